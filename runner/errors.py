@@ -1,0 +1,25 @@
+"""What the runner says when it cannot do its job: one line, one exit code."""
+
+
+class LivekvError(Exception):
+    """A refusal with a remedy; the command line prints it as one line and exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class UsageError(LivekvError):
+    """The request itself cannot be met: an unknown name, an impossible combination."""
+
+    exit_code = 2
+
+
+class EnvironmentProblem(LivekvError):
+    """The machine lacks something: a compiler, a device, disk space, a network."""
+
+    exit_code = 3
+
+
+class RunAborted(LivekvError):
+    """A run ended before its last block; what was finished is on disk and can be resumed."""
+
+    exit_code = 4

@@ -1,0 +1,242 @@
+"""The result contract: four Arrow schemas, versioned, and the one writer of Parquet.
+
+A run is a folder ``data/runs/<platform>/<run_id>/`` of ``checks``, ``blocks``, ``hops`` and
+``run`` Parquet files. ``run.parquet`` is written last: a folder without it is not a run.
+
+Schema history
+--------------
+1   first form.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runner.errors import EnvironmentProblem, LivekvError
+
+SCHEMA_VERSION: Final = 1
+VERSION_KEY: Final = b"livekv.schema_version"
+TABLE_KEY: Final = b"livekv.table"
+
+_UTC = pa.timestamp("us", tz="UTC")
+
+
+def _schema(table: str, *fields: tuple[str, pa.DataType, bool]) -> pa.Schema:
+    return pa.schema(
+        [pa.field(name, kind, nullable=nullable) for name, kind, nullable in fields],
+        metadata={VERSION_KEY: str(SCHEMA_VERSION).encode(), TABLE_KEY: table.encode()},
+    )
+
+
+RUN: Final = _schema(
+    "run",
+    ("run_id", pa.string(), False),
+    ("status", pa.string(), False),  # complete | aborted
+    ("status_reason", pa.string(), True),
+    ("started_at", _UTC, False),
+    ("ended_at", _UTC, False),
+    ("sweep", pa.string(), False),
+    ("platform", pa.string(), False),
+    ("machine_key", pa.string(), False),  # digest of CPU, cores, memory, GPU, OS: who measured
+    ("command", pa.string(), False),  # the exact command that repeats this run
+    ("harness_version", pa.string(), False),
+    ("harness_commit", pa.string(), True),
+    ("harness_tree", pa.string(), True),  # git tree digest: survives a squash
+    ("harness_dirty", pa.bool_(), True),
+    ("registration_status", pa.string(), False),  # registered | exploratory | broken
+    ("registration_reason", pa.string(), True),
+    ("expectation_id", pa.string(), True),
+    ("expectation_digest", pa.string(), True),
+    ("expectation_commit", pa.string(), True),
+    ("binding_version", pa.string(), False),
+    ("llama_cpp_commit", pa.string(), True),
+    ("library_sha256", pa.string(), False),
+    ("cmake_flags", pa.string(), True),
+    ("system_info", pa.string(), True),  # llama_print_system_info: what the library really uses
+    ("model_id", pa.string(), False),
+    ("model_kind", pa.string(), False),  # packaged | hub | shape | tiny | path
+    ("model_name", pa.string(), False),
+    ("model_sha256", pa.string(), False),
+    ("model_quantisation", pa.string(), True),
+    ("model_parameters", pa.int64(), True),
+    ("model_bytes", pa.int64(), False),
+    ("output_meaningful", pa.bool_(), False),  # false for random weights
+    ("order_seed", pa.int64(), False),
+    ("blocks_planned", pa.int32(), False),
+    ("n_ctx", pa.int32(), False),
+    ("n_batch", pa.int32(), False),
+    ("n_ubatch", pa.int32(), False),
+    ("n_threads", pa.int32(), False),
+    ("threads_reason", pa.string(), False),
+    ("n_gpu_layers", pa.int32(), False),
+    ("flash_attention", pa.string(), False),  # auto | on | off
+    ("kv_type", pa.string(), False),
+    ("sampling", pa.string(), False),
+    ("warmup_tokens", pa.int32(), False),
+    ("os", pa.string(), False),
+    ("kernel", pa.string(), False),
+    ("cpu", pa.string(), False),
+    ("physical_cores", pa.int32(), True),
+    ("logical_cores", pa.int32(), False),
+    ("memory_bytes", pa.int64(), False),
+    ("gpu", pa.string(), True),
+    ("gpu_driver", pa.string(), True),
+    ("environment", pa.string(), False),  # JSON: Python, packages, variables that change speed
+)
+
+BLOCKS: Final = _schema(
+    "blocks",
+    ("run_id", pa.string(), False),
+    ("block", pa.int32(), False),
+    ("point", pa.string(), False),
+    ("workload", pa.string(), False),
+    ("arm", pa.string(), False),
+    ("position", pa.int32(), False),  # 0-based place of the arm within its point and block
+    ("n_prefix", pa.int32(), False),  # measured prefix, tokens
+    ("n_hops", pa.int32(), False),
+    ("n_generate", pa.int32(), False),  # generated tokens a turn
+    ("n_result", pa.int32(), False),  # tokens of one tool result
+    ("status", pa.string(), False),  # ok | void | failed
+    ("reason", pa.string(), True),  # why void or failed
+    ("started_at", _UTC, False),
+    ("script_digest", pa.string(), True),  # of every id the script feeds
+    ("wall_s", pa.float64(), True),  # whole session, first token in to last token out
+    ("ttft_s", pa.float64(), True),  # first turn
+    ("prefill_s", pa.float64(), True),  # sum over turns, to the first token known
+    ("decode_s", pa.float64(), True),  # sum over turns, after the first token
+    ("other_s", pa.float64(), True),  # wall - prefill - decode
+    ("n_evaluated", pa.int64(), True),  # tokens the backend computed
+    ("n_reused", pa.int64(), True),  # tokens already in KV when their turn began
+    ("n_generated", pa.int64(), True),
+    ("n_agreed", pa.int64(), True),  # sampled id == script id
+    ("peak_rss_bytes", pa.int64(), True),
+    ("load_s", pa.float64(), True),  # loading the model, outside wall_s
+    ("steal_fraction", pa.float64(), True),  # of all cores' time, during the measured part
+    ("other_cpu_fraction", pa.float64(), True),  # other processes, of all cores' time
+    ("involuntary_switches", pa.int64(), True),
+    ("load_1m", pa.float64(), True),
+)
+
+HOPS: Final = _schema(
+    "hops",
+    ("run_id", pa.string(), False),
+    ("block", pa.int32(), False),
+    ("point", pa.string(), False),
+    ("arm", pa.string(), False),
+    ("hop", pa.int32(), False),  # 0 = the first turn, before any tool result
+    ("n_new", pa.int32(), False),  # tokens the workload adds at this hop
+    ("n_context", pa.int32(), False),  # conversation length the turn starts to generate from
+    ("n_evaluated", pa.int32(), False),
+    ("n_reused", pa.int32(), False),
+    ("n_generated", pa.int32(), False),
+    ("wall_s", pa.float64(), False),
+    ("ttft_s", pa.float64(), False),
+    ("prefill_s", pa.float64(), False),
+    ("decode_s", pa.float64(), False),
+    ("digest_in", pa.string(), False),  # of the whole conversation the turn starts from
+    ("digest_out", pa.string(), False),  # of the ids fed on
+    ("sampled", pa.list_(pa.int32()), False),  # what the model itself chose, one a step
+    ("n_agreed", pa.int32(), False),
+    ("stop_reason", pa.string(), False),  # length | eos
+)
+
+CHECKS: Final = _schema(
+    "checks",
+    ("run_id", pa.string(), False),
+    ("check", pa.string(), False),
+    ("status", pa.string(), False),  # pass | fail | absent (the model lacks the capability)
+    ("value", pa.float64(), True),
+    ("unit", pa.string(), True),
+    ("detail", pa.string(), False),
+    ("meaning", pa.string(), False),  # what a failure of this check would mean
+    ("seconds", pa.float64(), False),
+)
+
+TABLES: Final[Mapping[str, pa.Schema]] = {
+    "run": RUN,
+    "blocks": BLOCKS,
+    "hops": HOPS,
+    "checks": CHECKS,
+}
+
+
+class RecordError(LivekvError):
+    """A row breaks the contract: a number that is not finite, a missing or unknown column."""
+
+
+def check_row(table: str, row: Mapping[str, Any]) -> None:
+    """Refuse a row of `table` that Parquet would accept and a reader could not trust.
+
+    Raises:
+        RecordError: unknown or missing column, NULL in a required column, NaN or infinity.
+    """
+    schema = TABLES[table]
+    unknown = set(row) - set(schema.names)
+    if unknown:
+        raise RecordError(f"{table}: unknown column(s) {sorted(unknown)}")
+    for field in schema:
+        value = row.get(field.name)
+        if value is None and not field.nullable:
+            raise RecordError(f"{table}.{field.name} is required and has no value")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RecordError(f"{table}.{field.name} is {value}: give NULL and a reason instead")
+
+
+def write_table(folder: Path, table: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write `rows` as ``folder/<table>.parquet``, whole or not at all.
+
+    The bytes go to a name that does not end in ``.parquet`` (a reader's ``*.parquet`` matches
+    dot-files) and are renamed once they are on disk.
+
+    Raises:
+        RecordError: a row breaks the contract.
+        EnvironmentProblem: the disk is full or the folder cannot be written.
+    """
+    for row in rows:
+        check_row(table, row)
+    arrow = pa.Table.from_pylist(list(rows), schema=TABLES[table])
+    final = folder / f"{table}.parquet"
+    partial = folder / f"{table}.parquet.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as sink:
+            pq.write_table(arrow, sink, compression="zstd", store_schema=True)
+            sink.flush()
+            os.fsync(sink.fileno())
+        partial.replace(final)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise EnvironmentProblem(
+            f"cannot write {final}: {error.strerror or error}; "
+            "finished blocks are kept in the journal, free space and use --resume"
+        ) from error
+    return final
+
+
+def read_table(path: Path) -> pa.Table:
+    """Read one table of a run and check that this program knows its schema version.
+
+    Raises:
+        RecordError: not a livekv Parquet file, half written, or of another schema version.
+    """
+    try:
+        table = pq.read_table(path, partitioning=None)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise RecordError(f"{path} is not a readable Parquet file: {error}") from error
+    found = (table.schema.metadata or {}).get(VERSION_KEY)
+    if found != str(SCHEMA_VERSION).encode():
+        version = found.decode() if found else "none"
+        raise RecordError(f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}")
+    return table
+
+
+def leftovers(folder: Path) -> Iterable[Path]:
+    """Temporary files that a killed writer left under `folder`."""
+    return folder.rglob("*.parquet.partial")
