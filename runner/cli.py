@@ -1,0 +1,240 @@
+"""The command line. Every command says what it does, what it needs and what went wrong, in a line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from runner import __version__
+from runner.errors import LivekvError
+
+app = typer.Typer(
+    name="livekv",
+    help="What is keeping KV state alive worth to an agent, on this machine, with this model?",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+PlatformOption = Annotated[
+    str, typer.Option("--platform", help="Hardware target, a file of data/platforms/.")
+]
+ModelOption = Annotated[
+    str,
+    typer.Option("--model", help="A name from data/models.toml, tiny:ARCH, or a path to a .gguf file."),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="CPU threads. Default: one core is left to the machine."),
+]
+LlamaCppOption = Annotated[
+    Path | None,
+    typer.Option("--llama-cpp", help="Folder of your own llama.cpp build, used instead of ours."),
+]
+
+
+@app.command()
+def sweep(
+    platform: PlatformOption = "cpu",
+    model: ModelOption = "smollm2-135m",
+    sweep: Annotated[
+        str, typer.Option("--sweep", help="Set of points, a file of data/sweeps/.")
+    ] = "quick",
+    arms: Annotated[
+        str | None, typer.Option("--arms", help="Comma-separated arms. Default: those of the sweep.")
+    ] = None,
+    blocks: Annotated[
+        int | None,
+        typer.Option("--blocks", min=1, help="Blocks: rounds in which every arm runs once."),
+    ] = None,
+    prefix: Annotated[
+        int | None,
+        typer.Option("--prefix", min=1, help="With --hops: one point of your own; prefix tokens."),
+    ] = None,
+    hops: Annotated[
+        int | None,
+        typer.Option("--hops", min=0, help="With --prefix: tool results in the loop."),
+    ] = None,
+    max_prefix: Annotated[
+        int | None,
+        typer.Option("--max-prefix", min=1, help="Leave out the sweep's points with a longer prefix."),
+    ] = None,
+    threads: ThreadsOption = None,
+    n_ctx: Annotated[
+        int | None, typer.Option("--n-ctx", min=1, help="KV cells. Default: those of the sweep.")
+    ] = None,
+    n_batch: Annotated[
+        int, typer.Option("--n-batch", min=1, help="Tokens one decode may carry.")
+    ] = 2048,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Order seed. Default: drawn and recorded.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for runs. Default: build/runs.")
+    ] = None,
+    exploratory: Annotated[
+        bool,
+        typer.Option("--exploratory", help="Run without a registered expectation; not evidence."),
+    ] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", help="Go on with an unfinished run: its id, or 'last'."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan, its time and its memory; run nothing.")
+    ] = False,
+    llama_cpp: LlamaCppOption = None,
+) -> None:
+    """Run a sweep and write Parquet: plan, bring-up, blocks, records.
+
+    Examples:
+
+      livekv sweep
+
+      livekv sweep --sweep reference --model smollm2-135m --blocks 10
+
+      livekv sweep --prefix 2000 --hops 6 --blocks 6 --exploratory
+
+      livekv sweep --resume last
+    """
+    from runner.sweep import Request, run_sweep
+
+    run_sweep(
+        Request(
+            platform=platform,
+            model=model,
+            sweep=sweep,
+            arms=tuple(arms.split(",")) if arms else None,
+            blocks=blocks,
+            prefix=prefix,
+            hops=hops,
+            max_prefix=max_prefix,
+            threads=threads,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            seed=seed,
+            out=out,
+            exploratory=exploratory,
+            resume=resume,
+            dry_run=dry_run,
+            llama_cpp=llama_cpp,
+        ),
+        Console(),
+    )
+
+
+@app.command()
+def validate(
+    platform: PlatformOption = "cpu",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help="Model to bring up; may be repeated. Default: smollm2-135m and four tiny architectures.",
+        ),
+    ] = None,
+    threads: ThreadsOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for checks.parquet. Default: build/validate.")
+    ] = None,
+    llama_cpp: LlamaCppOption = None,
+) -> None:
+    """Bring a backend up, primitive by primitive; exit non-zero when one fails.
+
+    Examples:
+
+      livekv validate
+
+      livekv validate --model tiny:mamba
+    """
+    from runner.bringup import validate_models
+
+    validate_models(platform, model, threads, out, llama_cpp, Console())
+
+
+@app.command()
+def engine(
+    platform: PlatformOption = "cpu",
+    llama_cpp: LlamaCppOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the cmake command and the cache folder only.")
+    ] = False,
+) -> None:
+    """Build llama.cpp for a platform once, outside the checkout, and install its binding.
+
+    Examples:
+
+      livekv engine
+
+      livekv engine --platform cuda
+
+      livekv engine --llama-cpp ~/llama.cpp/build/bin
+    """
+    from runner.build import ensure_engine
+
+    ensure_engine(platform, llama_cpp, Console(), dry_run=dry_run)
+
+
+@app.command()
+def model(
+    name: Annotated[str, typer.Argument(help="A name from data/models.toml, tiny:ARCH or a path.")],
+) -> None:
+    """Fetch or write a model, check it, and print where it is.
+
+    Examples:
+
+      livekv model smollm2-135m
+
+      livekv model shape:qwen2.5-1.5b-q4_k_m
+    """
+    from runner.models import ensure_model
+
+    found = ensure_model(name, Console(stderr=True))
+    typer.echo(found.path)
+
+
+@app.command()
+def bench(
+    platform: PlatformOption = "cpu",
+    model: ModelOption = "smollm2-135m",
+    threads: ThreadsOption = 1,
+    llama_cpp: LlamaCppOption = None,
+) -> None:
+    """Measure the engine's own overhead, and its rates against llama-bench of the same build."""
+    from runner.bench.overhead import run_bench
+
+    run_bench(platform, model, threads, llama_cpp, Console())
+
+
+@app.command()
+def catalog() -> None:
+    """List what can be run: platforms, models, sweeps and their points."""
+    from runner.listing import print_catalog
+
+    print_catalog(Console())
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Common entry: the version."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; an expected refusal is one line on standard error."""
+    try:
+        app()
+    except LivekvError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; finished blocks are kept, go on with --resume last")
+        sys.exit(130)
