@@ -1,4 +1,4 @@
-"""The command line. Every command says what it does, what it needs and what went wrong, in a line."""
+"""The command line: every command says what it does and what went wrong, in a line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ PlatformOption = Annotated[
 ]
 ModelOption = Annotated[
     str,
-    typer.Option("--model", help="A name from data/models.toml, tiny:ARCH, or a path to a .gguf file."),
+    typer.Option(
+        "--model", help="A name from data/models.toml, tiny:ARCH, or a path to a .gguf file."
+    ),
 ]
 ThreadsOption = Annotated[
     int | None,
@@ -45,7 +47,8 @@ def sweep(
         str, typer.Option("--sweep", help="Set of points, a file of data/sweeps/.")
     ] = "quick",
     arms: Annotated[
-        str | None, typer.Option("--arms", help="Comma-separated arms. Default: those of the sweep.")
+        str | None,
+        typer.Option("--arms", help="Comma-separated arms. Default: those of the sweep."),
     ] = None,
     blocks: Annotated[
         int | None,
@@ -61,7 +64,9 @@ def sweep(
     ] = None,
     max_prefix: Annotated[
         int | None,
-        typer.Option("--max-prefix", min=1, help="Leave out the sweep's points with a longer prefix."),
+        typer.Option(
+            "--max-prefix", min=1, help="Leave out the sweep's points with a longer prefix."
+        ),
     ] = None,
     threads: ThreadsOption = None,
     n_ctx: Annotated[
@@ -85,7 +90,8 @@ def sweep(
         typer.Option("--resume", help="Go on with an unfinished run: its id, or 'last'."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan, its time and its memory; run nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print the plan, its time and its memory; run nothing."),
     ] = False,
     llama_cpp: LlamaCppOption = None,
 ) -> None:
@@ -134,12 +140,13 @@ def validate(
         list[str] | None,
         typer.Option(
             "--model",
-            help="Model to bring up; may be repeated. Default: smollm2-135m and four tiny architectures.",
+            help="Model to bring up, repeatable. Default: smollm2-135m and four tiny models.",
         ),
     ] = None,
     threads: ThreadsOption = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for checks.parquet. Default: build/validate.")
+        Path | None,
+        typer.Option("--out", help="Folder for checks.parquet. Default: build/validate."),
     ] = None,
     llama_cpp: LlamaCppOption = None,
 ) -> None:
@@ -236,5 +243,7 @@ def main() -> None:
         Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; finished blocks are kept, go on with --resume last")
+        Console(stderr=True).print(
+            "interrupted; finished blocks are kept, go on with --resume last"
+        )
         sys.exit(130)

@@ -1,0 +1,1 @@
+"""The serving engine: continuous batching and stateful sessions over one native backend."""
