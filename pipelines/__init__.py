@@ -1,0 +1,1 @@
+"""livekv's pipelines: Parquet to DuckDB, DuckDB to ratios, verdicts and pages."""

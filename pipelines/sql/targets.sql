@@ -1,0 +1,39 @@
+-- The newest complete published run of each platform and model that has the point, whole session.
+create or replace view headline as
+select
+    r.run_id, r.platform, r.model_id, r.model_name, r.output_meaningful, r.published,
+    r.registration_status, r.started_at, r.cpu, r.gpu,
+    q.point, q.workload, q.n_prefix, q.n_hops, q.baseline, q.measure,
+    q.n_blocks, q.n_void, q.ratio, q.low, q.high,
+    v.role, v.verdict, v.forecast, v.sentence
+from ratios q
+join run r using (run_id)
+left join verdicts v using (run_id, point, baseline)
+where r.status = 'complete' and q.measure = 'whole session'
+qualify row_number() over (
+    partition by r.platform, r.model_id, q.point, q.baseline, r.published
+    order by r.started_at desc, r.run_id desc) = 1;
+
+-- Each published figure with ours beside it. `comparable` says whether platform and model are those
+-- of the figure; the machine never is, so even then it orients and proves nothing.
+create or replace view measured_vs_target as
+select
+    t.id as target_id, t.mechanism, t.times, t.setting, t.platform as target_platform,
+    t.model as target_model, t.nominal_prefix, t.measured_prefix, t.hops,
+    t.low as target_low, t.high as target_high, t.figure, t.source, t.cited,
+    h.run_id, h.platform, h.model_id, h.point, h.ratio, h.low, h.high, h.n_blocks,
+    h.verdict, h.forecast, h.published, h.registration_status,
+    case
+        when h.run_id is null then null
+        when h.platform <> t.platform then 'another platform'
+        when not list_contains(t.comparable_models, h.model_id) then 'another model'
+        when not h.output_meaningful then 'same shape and quantisation, another machine'
+        else 'same model, another machine'
+    end as comparison,
+    coalesce(h.platform = t.platform and list_contains(t.comparable_models, h.model_id), false)
+        as comparable
+from targets t
+left join headline h
+    on t.workload = h.workload and t.measured_prefix = h.n_prefix and t.hops = h.n_hops
+    and t.baseline = h.baseline and t.times = h.measure and h.ratio is not null
+order by t.position, h.published desc, h.platform, h.model_id;

@@ -1,0 +1,185 @@
+"""Parquet to DuckDB: one file with the runs, what was skipped, and everything derived from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from pipelines.analysis.derive import insert_ratios, insert_verdicts
+from pipelines.expectations import ExpectationFile, load_expectations
+from pipelines.paths import Layout
+from pipelines.sources import Skipped, Sources, find
+from pipelines.targets import Target, load_targets
+from runner.errors import EnvironmentProblem
+from runner.records import TABLES
+
+SQL: Final = Path(__file__).parent / "sql"
+
+# Small blocks and the oldest storage version that has them: 45 KB instead of half a megabyte, and
+# older DuckDB clients can open the file.
+STORAGE: Final = "(STORAGE_VERSION 'v1.4.0', BLOCK_SIZE 16384)"
+
+
+@dataclass(frozen=True)
+class Warehouse:
+    """What a build put into the database file."""
+
+    path: Path
+    n_runs: int
+    n_published: int
+    skipped: tuple[Skipped, ...]
+
+
+def build_warehouse(layout: Layout, path: Path, *, local: bool = True) -> Warehouse:
+    """Build the database at `path`, whole or not at all; `local` adds runs of this checkout.
+
+    Raises:
+        UsageError: a target or expectation file is broken.
+        EnvironmentProblem: the file cannot be written.
+    """
+    sources = find(layout.published, layout.local if local else None)
+    expectations = load_expectations(layout.data / "expectations")
+    targets = load_targets(layout.data / "targets")
+    partial = path.with_name(f"{path.name}.building-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.unlink(missing_ok=True)
+        _fill(partial, layout.root, sources, expectations, targets)
+        partial.replace(path)
+    except (OSError, duckdb.IOException) as error:
+        raise EnvironmentProblem(
+            f"cannot write {path}: {error}; free the disk, or close the program that holds the file"
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
+        Path(f"{partial}.wal").unlink(missing_ok=True)
+    n_published = sum(run.published for run in sources.runs)
+    return Warehouse(path, len(sources.runs), n_published, sources.skipped)
+
+
+def _fill(
+    partial: Path,
+    root: Path,
+    sources: Sources,
+    expectations: Sequence[ExpectationFile],
+    targets: Sequence[Target],
+) -> None:
+    with duckdb.connect() as con:
+        # One thread: rows keep their order, so that two builds hold the same bytes.
+        con.execute("set threads = 1")
+        con.execute("set timezone = 'UTC'")
+        con.execute(f"attach '{str(partial).replace(chr(39), chr(39) * 2)}' as results {STORAGE}")
+        con.execute("use results")
+        _insert_runs(con, sources)
+        _insert_skipped(con, root, sources.skipped)
+        _insert_expectations(con, expectations)
+        _insert_targets(con, targets)
+        _script(con, "pairs.sql")
+        _script(con, "measures.sql")
+        insert_ratios(con)
+        insert_verdicts(con, expectations)
+        _script(con, "closure.sql")
+        _script(con, "targets.sql")
+        con.execute("use memory")
+        con.execute("detach results")
+
+
+def _script(con: duckdb.DuckDBPyConnection, name: str) -> None:
+    con.execute((SQL / name).read_text(encoding="utf-8"))
+
+
+def _insert_runs(con: duckdb.DuckDBPyConnection, sources: Sources) -> None:
+    for name, schema in TABLES.items():
+        empty = schema.empty_table().append_column("published", pa.array([], pa.bool_()))
+        insert(con, name, empty, create=True)
+        for run in sources.runs:
+            rows = run.tables[name]
+            flags = pa.array([run.published] * rows.num_rows, pa.bool_())
+            insert(con, name, rows.append_column("published", flags))
+
+
+def _insert_skipped(con: duckdb.DuckDBPyConnection, root: Path, skipped: Sequence[Skipped]) -> None:
+    kind = pa.schema([("path", pa.string()), ("reason", pa.string())])
+    rows = [{"path": shown(item.path, root), "reason": item.reason} for item in skipped]
+    insert(con, "skipped", pa.Table.from_pylist(rows, schema=kind), create=True)
+
+
+def shown(path: Path, root: Path) -> str:
+    """The path as a reader types it: relative to the checkout, with forward slashes."""
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+
+
+def _insert_expectations(con: duckdb.DuckDBPyConnection, files: Sequence[ExpectationFile]) -> None:
+    con.execute(
+        "create table expectations (id varchar, digest varchar, title varchar, claim varchar,"
+        " negative varchar, blocks_min int, parity_margin double, steal_fraction_max double,"
+        " other_cpu_fraction_max double, void_blocks_max double)"
+    )
+    con.execute(
+        "create table forecasts (expectation_id varchar, digest varchar, model varchar,"
+        " point varchar, role varchar, low double, high double, threshold double)"
+    )
+    for file in files:
+        one = file.expectation
+        limits = one.void
+        con.execute(
+            "insert into expectations values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                one.id,
+                file.digest,
+                one.title,
+                one.claim,
+                one.negative,
+                one.blocks_min,
+                one.parity_margin,
+                limits.steal_fraction_max,
+                limits.other_cpu_fraction_max,
+                limits.void_blocks_max,
+            ],
+        )
+        for row in one.forecast:
+            con.execute(
+                "insert into forecasts values (?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    one.id,
+                    file.digest,
+                    row.model,
+                    row.point,
+                    row.role,
+                    row.low,
+                    row.high,
+                    row.threshold,
+                ],
+            )
+
+
+def _insert_targets(con: duckdb.DuckDBPyConnection, targets: Sequence[Target]) -> None:
+    kinds = {
+        "low": pa.float64(),
+        "high": pa.float64(),
+        "cited": pa.bool_(),
+        "comparable_models": pa.list_(pa.string()),
+        "nominal_prefix": pa.int32(),
+        "measured_prefix": pa.int32(),
+        "hops": pa.int32(),
+    }
+    fields = [(name, kinds.get(name, pa.string())) for name in Target.model_fields]
+    schema = pa.schema([*fields, ("position", pa.int32())])
+    rows = [{**target.model_dump(), "position": i} for i, target in enumerate(targets)]
+    insert(con, "targets", pa.Table.from_pylist(rows, schema=schema), create=True)
+
+
+def insert(con: duckdb.DuckDBPyConnection, table: str, rows: Any, *, create: bool = False) -> None:
+    """Insert Arrow `rows` into `table` by column name, creating it first if `create`."""
+    con.register("incoming", rows)
+    try:
+        head = f"create table {table} as" if create else f"insert into {table} by name"
+        con.execute(f"{head} select * from incoming")
+    finally:
+        con.unregister("incoming")

@@ -1,0 +1,53 @@
+"""How numbers and states are said, on the terminal and on pages alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipelines.database import Row
+
+
+def ratio(value: float | None) -> str:
+    """A ratio with two decimals, or a dash."""
+    return "–" if value is None else f"{value:.2f}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """An interval of ratios, or a dash."""
+    return "–" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+
+
+def seconds(value: float | None) -> str:
+    """Seconds to three significant digits, or a dash."""
+    return "–" if value is None else f"{value:.3g} s"
+
+
+def percent(value: float | None) -> str:
+    """A share as whole percent, or a dash."""
+    return "–" if value is None else f"{value:.0%}"
+
+
+def blocks(row: Row) -> str:
+    """How many blocks a number rests on, and how many were void."""
+    void = f", {row['n_void']} void" if row["n_void"] else ""
+    return f"{row['n_blocks']}{void}"
+
+
+def point(row: Row) -> str:
+    """A point by what a reader varies: measured prefix and hops."""
+    return f"{row['n_prefix']:,} / {row['n_hops']}"
+
+
+def verdict(row: Row) -> str:
+    """The verdict, or that the number is not evidence."""
+    return str(row["verdict"] or "not evidence")
+
+
+def figure(low: float, high: float) -> str:
+    """A published figure, one number or a range."""
+    return ratio(low) if low == high else f"{low:g} to {high:g}"
+
+
+def said(value: Any) -> str:
+    """Any value as text; a missing one says so."""
+    return "not recorded" if value is None else str(value)
