@@ -12,6 +12,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -27,6 +28,11 @@ def byte_progress(console: Console, title: str, total: int) -> AbstractContextMa
 def step_progress(console: Console, title: str, total: int) -> AbstractContextManager[Show]:
     """A bar over steps; what it yields takes the steps done so far."""
     return _bar(console, title, total, MofNCompleteColumn())
+
+
+def percent_progress(console: Console, title: str) -> AbstractContextManager[Show]:
+    """A bar over a hundred; what it yields takes the percentage done so far."""
+    return _bar(console, title, 100, TaskProgressColumn())
 
 
 @contextmanager
