@@ -84,5 +84,5 @@ def _verdict(row: Row) -> str:
 
 def _target(row: Row) -> str:
     if row["target_low"] is None:
-        return "–"
+        return words.ABSENT
     return f"{words.figure(row['target_low'], row['target_high'])} ({row['comparison']})"

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pipelines.database import Row
+
+ABSENT: Final = "\N{EM DASH}"
 
 
 def ratio(value: float | None) -> str:
     """A ratio with two decimals, or a dash."""
-    return "–" if value is None else f"{value:.2f}"
+    return ABSENT if value is None else f"{value:.2f}"
 
 
 def interval(low: float | None, high: float | None) -> str:
     """An interval of ratios, or a dash."""
-    return "–" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+    return ABSENT if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
 def seconds(value: float | None) -> str:
     """Seconds to three significant digits, or a dash."""
-    return "–" if value is None else f"{value:.3g} s"
+    return ABSENT if value is None else f"{value:.3g} s"
 
 
 def percent(value: float | None) -> str:
     """A share as whole percent, or a dash."""
-    return "–" if value is None else f"{value:.0%}"
+    return ABSENT if value is None else f"{value:.0%}"
 
 
 def blocks(row: Row) -> str:

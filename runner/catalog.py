@@ -131,7 +131,9 @@ def models(data: Path = DATA) -> dict[str, Model]:
     """Every named model by its id (the table's name in ``models.toml``)."""
     path = data / "models.toml"
     tables = _toml(path)
-    return {name: _load(Model, path, {"id": name, **_dict(table)}) for name, table in tables.items()}
+    return {
+        name: _load(Model, path, {"id": name, **_dict(table)}) for name, table in tables.items()
+    }
 
 
 def _dict(value: object) -> dict[str, object]:

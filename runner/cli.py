@@ -158,7 +158,7 @@ def validate(
 
       livekv validate --model tiny:mamba
     """
-    from runner.bringup import validate_models
+    from runner.validate import validate_models
 
     validate_models(platform, model, threads, out, llama_cpp, Console())
 

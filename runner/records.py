@@ -233,7 +233,9 @@ def read_table(path: Path) -> pa.Table:
     found = (table.schema.metadata or {}).get(VERSION_KEY)
     if found != str(SCHEMA_VERSION).encode():
         version = found.decode() if found else "none"
-        raise RecordError(f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}")
+        raise RecordError(
+            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}"
+        )
     return table
 
 

@@ -19,7 +19,7 @@ qualify row_number() over (
 create or replace view measured_vs_target as
 select
     t.id as target_id, t.mechanism, t.times, t.setting, t.platform as target_platform,
-    t.model as target_model, t.nominal_prefix, t.measured_prefix, t.hops,
+    t.model as target_model, t.hardware, t.nominal_prefix, t.measured_prefix, t.hops,
     t.low as target_low, t.high as target_high, t.figure, t.source, t.cited,
     h.run_id, h.platform, h.model_id, h.point, h.ratio, h.low, h.high, h.n_blocks,
     h.verdict, h.forecast, h.published, h.registration_status,

@@ -208,7 +208,10 @@ class FakeBackend:
 
     def detokenize(self, tokens: TokenIds | Sequence[int]) -> bytes:
         """See `NativeBackend`."""
-        return b"".join(_PIECES[int(token)] for token in tokens)
+        ids = [int(token) for token in tokens]
+        if ids and not 0 <= min(ids) <= max(ids) < len(_PIECES):
+            raise InvalidRequest(f"token ids {min(ids)}..{max(ids)} are outside the vocabulary")
+        return b"".join(_PIECES[token] for token in ids)
 
     def synchronize(self) -> None:
         """See `NativeBackend`: nothing is ever pending here."""

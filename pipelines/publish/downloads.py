@@ -1,0 +1,84 @@
+"""Files a reader takes away: the published runs as Parquet and as one DuckDB file, with digests."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from pipelines.database import Row
+from pipelines.paths import Layout
+from pipelines.sources import find
+from pipelines.warehouse import build_warehouse
+from runner.errors import EnvironmentProblem
+from runner.records import TABLES
+
+# DuckDB draws a random identity for each file and stores it in the first header, which begins
+# with its own checksum: 5381 xor every following 8-byte word times this number.
+_HEADER: Final = 4096
+_MULTIPLIER: Final = 0xBF58476D1CE4E5B9
+_MASK: Final = (1 << 64) - 1
+_IDENTITY: Final = slice(124, 140)
+
+
+def write_downloads(layout: Layout, staged: Path) -> tuple[Row, ...]:
+    """Lay the files into ``downloads/`` of the staged site; return path, what, bytes, sha256."""
+    folder = staged / "downloads"
+    folder.mkdir(parents=True, exist_ok=True)
+    database = build_warehouse(layout, folder / "results.duckdb", local=False).path
+    fix_identity(database)
+    files = [(database, "every published run and all that is derived from it")]
+    for run in find(layout.published, None).runs:
+        for name in TABLES:
+            source = run.path / f"{name}.parquet"
+            target = folder / run.path.parent.name / run.path.name / source.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+            files.append((target, f"{name} of run {run.path.name}, {run.path.parent.name}"))
+    rows = tuple(_row(path, what, staged) for path, what in files)
+    sums = "".join(f"{row['sha256']}  {row['path'].split('/', 1)[1]}\n" for row in rows)
+    (folder / "SHA256SUMS").write_text(sums, encoding="utf-8")
+    return rows
+
+
+def _row(path: Path, what: str, staged: Path) -> Row:
+    content = path.read_bytes()
+    return {
+        "path": path.relative_to(staged).as_posix(),
+        "what": what,
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def fix_identity(path: Path) -> None:
+    """Blank the random identity of a DuckDB file, so that the same data gives the same bytes.
+
+    Raises:
+        EnvironmentProblem: this DuckDB writes another header, or cannot open the result.
+    """
+    content = bytearray(path.read_bytes())
+    if _checksum(content) != struct.unpack_from("<Q", content, 0)[0]:
+        raise EnvironmentProblem(
+            f"{path}: duckdb {duckdb.__version__} writes a header this program does not know;"
+            " install the duckdb version of requirements.lock"
+        )
+    content[_IDENTITY] = bytes(_IDENTITY.stop - _IDENTITY.start)
+    struct.pack_into("<Q", content, 0, _checksum(content))
+    path.write_bytes(content)
+    try:
+        duckdb.connect(str(path), read_only=True).close()
+    except duckdb.Error as error:
+        raise EnvironmentProblem(
+            f"{path} does not open after its identity was fixed: {error}"
+        ) from error
+
+
+def _checksum(content: bytearray) -> int:
+    result = 5381
+    for (word,) in struct.iter_unpack("<Q", content[8:_HEADER]):
+        result ^= (word * _MULTIPLIER) & _MASK
+    return result

@@ -1,0 +1,182 @@
+"""One page a run: environment, registration, checks, every block, where the time went."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+from pipelines import words
+from pipelines.database import Database, Row
+from pipelines.publish.figures import run_blocks, write_figure
+from pipelines.publish.markup import Cell, badge, chart, code, facts, table
+
+_IDENTITY: Final = (
+    "status", "status_reason", "started_at", "ended_at", "sweep", "order_seed", "blocks_planned",
+    "platform", "machine_key", "harness_version", "harness_commit", "harness_tree",
+    "harness_dirty",
+)  # fmt: skip
+_REGISTRATION: Final = (
+    "registration_status", "registration_reason", "expectation_id", "expectation_digest",
+    "expectation_commit",
+)  # fmt: skip
+_ENGINE: Final = (
+    "binding_version", "llama_cpp_commit", "library_sha256", "cmake_flags", "system_info",
+    "model_id", "model_kind", "model_name", "model_sha256", "model_quantisation",
+    "model_parameters", "model_bytes", "output_meaningful", "n_ctx", "n_batch", "n_ubatch",
+    "n_threads", "threads_reason", "n_gpu_layers", "flash_attention", "kv_type", "sampling",
+    "warmup_tokens",
+)  # fmt: skip
+_MACHINE: Final = (
+    "os", "kernel", "cpu", "physical_cores", "logical_cores", "memory_bytes", "gpu", "gpu_driver",
+    "environment",
+)  # fmt: skip
+
+
+def page_of(row: Row) -> str:
+    """Name of the page of a run, safe in a path and an address; `row` has platform and run_id."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{row['platform']}-{row['run_id']}")
+
+
+def write_run_pages(database: Database, staged: Path) -> None:
+    """Write a page and a figure for every run into the staged source of the site."""
+    for run in database.rows("from run order by platform, run_id"):
+        name = page_of(run)
+        write_figure(staged / "figures", f"run-{name}", run_blocks(database, run["run_id"]))
+        path = staged / "runs" / f"{name}.md"
+        path.write_text(_page(database, run, f"run-{name}"), encoding="utf-8")
+
+
+def _page(database: Database, run: Row, figure_id: str) -> str:
+    title = f"Run {run['run_id']}"
+    kind = "Published" if run["published"] else "Local, not published"
+    shape = "" if run["output_meaningful"] else " Shape only: the model's output is meaningless."
+    label = "Block ratios, whole session: every block; crosses are void blocks."
+    parts = [
+        f"---\ntitle: {json.dumps(title)}\n---\n",
+        f"# {_plain(title)}\n",
+        f"<p>{badge(None, run['registration_status']).text} {kind}.{shape}</p>\n",
+        "## Ratios\n", _ratios(database, run["run_id"]), "",
+        "## Every block\n", chart(figure_id, label), "", _blocks(database, run["run_id"]), "",
+        "## Where the saved time comes from\n", _hops_times_ttft(database, run["run_id"]), "",
+        _closure(database, run["run_id"]), "",
+        "## Registration\n", _facts("Registration", run, _REGISTRATION), "",
+        "## Reproduce\n", facts("Command", [("command", code(run["command"]))]), "",
+        "## Checks\n", _checks(database, run["run_id"]), "",
+        "## Engine and model\n", _facts("Engine and model", run, _ENGINE), "",
+        "## Machine\n", _facts("Machine", run, _MACHINE), "",
+        "## Identity\n", _facts("Identity", run, _IDENTITY), "",
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def _plain(text: str) -> str:
+    # Markdown reads these; a heading shows them.
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|&$~^=:-])", lambda m: f"&#{ord(m[1])};", text)
+
+
+def _facts(caption: str, run: Row, names: tuple[str, ...]) -> str:
+    return facts(caption, [(name, words.said(run[name])) for name in names])
+
+
+def _ratios(database: Database, run_id: str) -> str:
+    rows = database.rows(
+        """
+        select q.*, v.verdict, v.forecast, v.sentence, v.forecast_low, v.forecast_high,
+               r.registration_status
+        from ratios q join run r using (run_id)
+        left join verdicts v on v.run_id = q.run_id and v.point = q.point
+            and v.baseline = q.baseline and q.measure = 'whole session'
+        left join measures m using (measure)
+        where q.run_id = ? order by m.position, q.n_hops, q.n_prefix, q.baseline
+        """,
+        [run_id],
+    )
+    head = (
+        "Prefix / hops", "Times", "Baseline", "Ratio", "95 % t interval", "Exact median interval",
+        "Ratio of totals", "Saved a block", "Blocks", "Verdict", "Why",
+    )  # fmt: skip
+    return table("Baseline time / live KV time", head, map(_ratio_row, rows))
+
+
+def _ratio_row(row: Row) -> list[Cell]:
+    primary = row["sentence"] is not None
+    return [
+        words.point(row), row["measure"], row["baseline"], words.ratio(row["ratio"]),
+        words.interval(row["low"], row["high"]),
+        words.interval(row["median_low"], row["median_high"]), words.ratio(row["total_ratio"]),
+        words.seconds(row["saved_s"]), words.blocks(row),
+        badge(row["verdict"], row["registration_status"]) if primary else None,
+        row["sentence"] or row["reason"],
+    ]  # fmt: skip
+
+
+def _blocks(database: Database, run_id: str) -> str:
+    rows = database.rows(
+        """
+        select p.*, p.base_wall_s / nullif(p.treat_wall_s, 0) as ratio
+        from block_pairs p join point_blocks q using (run_id, point, baseline)
+        where p.run_id = ? order by q.n_hops, q.n_prefix, p.point, p.baseline, p.block
+        """,
+        [run_id],
+    )
+    head = ("Point", "Baseline", "Block", "Baseline time", "Live KV time", "Ratio", "Used")
+    lines = (
+        [
+            row["point"], row["baseline"], row["block"], words.seconds(row["base_wall_s"]),
+            words.seconds(row["treat_wall_s"]), words.ratio(row["ratio"]),
+            row["reason"] or "yes",
+        ]
+        for row in rows
+    )  # fmt: skip
+    return _folded("Data of the chart", table("Whole session of every block", head, lines))
+
+
+def _hops_times_ttft(database: Database, run_id: str) -> str:
+    rows = database.rows("from hops_times_ttft where run_id = ?", [run_id])
+    head = (
+        "Point", "Baseline", "Saved", "Hops x baseline TTFT", "Share",
+        "Hops x TTFT difference", "Share",
+    )  # fmt: skip
+    lines = (
+        [
+            row["point"], row["baseline"], words.seconds(row["saved_s"]),
+            words.seconds(row["hops_x_ttft_s"]), words.percent(row["share_of_ttft"]),
+            words.seconds(row["hops_x_ttft_difference_s"]),
+            words.percent(row["share_of_ttft_difference"]),
+        ]
+        for row in rows
+    )  # fmt: skip
+    return table("Time saved against hops x TTFT, means over blocks", head, lines)
+
+
+def _closure(database: Database, run_id: str) -> str:
+    rows = database.rows("from closure where run_id = ?", [run_id])
+    head = ("Point", "Hop", "Saved", "Prefill", "Decode", "Other", "Tokens not evaluated")
+    lines = (
+        [
+            row["point"], row["hop"], words.seconds(row["saved_s"]),
+            words.seconds(row["prefill_s"]), words.seconds(row["decode_s"]),
+            words.seconds(row["other_s"]), f"{row['tokens_not_evaluated']:,.0f}",
+        ]
+        for row in rows
+    )  # fmt: skip
+    return _folded("Hop by hop", table("Seconds saved a hop, means over blocks", head, lines))
+
+
+def _checks(database: Database, run_id: str) -> str:
+    rows = database.rows("from checks where run_id = ?", [run_id])
+    head = ("Check", "Status", "Value", "Detail", "A failure would mean")
+    lines = (
+        [row["check"], row["status"], _value(row), row["detail"], row["meaning"]] for row in rows
+    )
+    return table("Bring-up and integrity checks", head, lines)
+
+
+def _value(row: Row) -> str | None:
+    return None if row["value"] is None else f"{row['value']:g} {row['unit'] or ''}".strip()
+
+
+def _folded(summary: str, inner: str) -> str:
+    return f"<details><summary>{summary}</summary>\n{inner}\n</details>"

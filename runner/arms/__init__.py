@@ -1,0 +1,10 @@
+"""The arms: ways to run the same workload. One file an arm."""
+
+from runner.arms.arm import Arm
+from runner.arms.live_kv import LiveKv
+from runner.arms.reprefill import Reprefill
+
+ARMS: dict[str, type[Arm]] = {arm.name: arm for arm in (LiveKv, Reprefill)}
+"""Every arm by its name."""
+
+__all__ = ["ARMS", "Arm"]

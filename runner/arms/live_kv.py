@@ -1,0 +1,28 @@
+"""The treatment: KV state stays alive, a hop computes only the tool's result."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from runner.arms.meter import Meter
+from runner.engine.engine import Engine
+from runner.workloads.tool_loop import Script
+
+
+class LiveKv:
+    """One session for the whole loop."""
+
+    name: ClassVar[str] = "live_kv"
+    about: ClassVar[str] = "KV kept between hops; each hop computes the tool result only."
+
+    def run(self, engine: Engine, script: Script, meter: Meter) -> None:
+        """See `Arm`."""
+        with engine.session() as session, meter.session():
+            for hop in script.hops:
+                meter.start_hop()
+                if hop.index == 0:
+                    session.send(hop.new)
+                else:
+                    session.append_tool_result(hop.new)
+                turn = session.generate(len(hop.output), script=hop.output.tolist())
+                meter.end_hop(hop.index, len(hop.new), turn, session.tokens)

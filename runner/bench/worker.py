@@ -1,0 +1,146 @@
+"""One arm, one point, one block, in a process of its own: load, warm up, run, answer."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from runner.arms import ARMS
+from runner.arms.meter import HopReading, Meter
+from runner.bench.contention import Contention, Witness
+from runner.bench.isolated import Job, serve
+from runner.catalog import Point, choose
+from runner.engine.engine import Engine
+from runner.engine.llamacpp import LlamaCppBackend, LoadParameters
+from runner.engine.states import token_digest
+from runner.workloads.tool_loop import Hop, Script, build_script
+
+_WARMUP_TURN = 8
+
+
+def load_parameters(job: Job) -> LoadParameters:
+    """The job's ``load`` table with its paths as paths."""
+    table = dict(job["load"])
+    table["model_path"] = Path(table["model_path"])
+    table["lib_dir"] = Path(table["lib_dir"])
+    return LoadParameters(**table)
+
+
+def to_job(parameters: LoadParameters) -> dict[str, Any]:
+    """The reverse of `load_parameters`, for JSON."""
+    return asdict(parameters) | {
+        "model_path": str(parameters.model_path),
+        "lib_dir": str(parameters.lib_dir),
+    }
+
+
+def run_block(job: Job) -> dict[str, Any]:
+    """Run one arm once.
+
+    Args:
+        job: ``load`` (LoadParameters), ``arm``, ``point``, ``seed``, ``warmup_tokens``.
+
+    Returns:
+        ``block`` and ``hops``: the measured columns of `records.BLOCKS` and `records.HOPS`.
+    """
+    arm = ARMS[choose("arm", job["arm"], ARMS)]()
+    started = time.perf_counter()
+    backend = LlamaCppBackend(load_parameters(job))
+    load_s = time.perf_counter() - started
+    try:
+        script = build_script(Point(**job["point"]), backend, job["seed"])
+        engine = Engine(backend)
+        _warm_up(engine, job["warmup_tokens"])
+        meter = Meter()
+        started_at = datetime.now(UTC).isoformat()
+        witness = Witness()
+        with witness:
+            arm.run(engine, script, meter)
+        engine.check()
+    finally:
+        backend.close()
+    block = _block(script, meter, witness.seen) | {"started_at": started_at, "load_s": load_s}
+    pairs = zip(script.hops, meter.readings, strict=True)
+    return {"block": block, "hops": [_hop(*pair) for pair in pairs]}
+
+
+def _warm_up(engine: Engine, n_tokens: int) -> None:
+    """The same for every arm: touch weights and KV with ids that are not the script's."""
+    if not n_tokens:
+        return
+    with engine.session() as session:
+        n_vocab = engine.backend.vocabulary.n_tokens
+        session.send(np.arange(n_tokens, dtype=np.int32) % n_vocab)
+        session.generate(_WARMUP_TURN, ignore_end=True)
+
+
+def _block(script: Script, meter: Meter, seen: Contention) -> dict[str, Any]:
+    turns = [reading.turn for reading in meter.readings]
+    prefill_s = sum(turn.prefill_s for turn in turns)
+    decode_s = sum(turn.decode_s for turn in turns)
+    return {
+        "script_digest": script.digest,
+        "wall_s": meter.wall_s,
+        "ttft_s": turns[0].ttft_s,
+        "prefill_s": prefill_s,
+        "decode_s": decode_s,
+        "other_s": meter.wall_s - prefill_s - decode_s,
+        "n_evaluated": sum(turn.n_evaluated for turn in turns),
+        "n_reused": sum(turn.n_reused for turn in turns),
+        "n_generated": sum(turn.n_generated for turn in turns),
+        "n_agreed": sum(_agreed(turn.sampled, turn.fed) for turn in turns),
+        "peak_rss_bytes": _peak_rss(),
+        "steal_fraction": seen.steal_fraction,
+        "other_cpu_fraction": seen.other_cpu_fraction,
+        "involuntary_switches": seen.involuntary_switches,
+        "load_1m": seen.load_1m,
+    }
+
+
+def _hop(hop: Hop, reading: HopReading) -> dict[str, Any]:
+    turn = reading.turn
+    n_context = len(reading.conversation) - turn.n_generated
+    return {
+        "hop": hop.index,
+        "n_new": reading.n_new,
+        "n_context": n_context,
+        "n_evaluated": turn.n_evaluated,
+        "n_reused": turn.n_reused,
+        "n_generated": turn.n_generated,
+        "wall_s": reading.wall_s,
+        "ttft_s": turn.ttft_s,
+        "prefill_s": turn.prefill_s,
+        "decode_s": turn.decode_s,
+        "digest_in": token_digest(reading.conversation[:n_context]),
+        "digest_out": hashlib.sha256(np.array(turn.fed, dtype="<i4").tobytes()).hexdigest(),
+        "sampled": list(turn.sampled),
+        "n_agreed": _agreed(turn.sampled, turn.fed),
+        "stop_reason": turn.stop_reason,
+    }
+
+
+def _agreed(sampled: tuple[int, ...], fed: tuple[int, ...]) -> int:
+    return sum(mine == given for mine, given in zip(sampled, fed, strict=True))
+
+
+def _peak_rss() -> int:
+    memory = psutil.Process().memory_info()
+    peak = getattr(memory, "peak_wset", None)  # Windows
+    if peak is None:
+        import resource  # noqa: PLC0415 - there is none on Windows
+
+        # Linux counts in KiB, macOS in bytes.
+        scale = 1 if psutil.MACOS else 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+    return int(peak)
+
+
+if __name__ == "__main__":
+    serve(run_block)

@@ -1,0 +1,1 @@
+"""What is fed to an arm, as token ids."""
