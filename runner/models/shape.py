@@ -57,7 +57,7 @@ SHAPES = {
 }
 
 
-def shape(model: Model, console: Console) -> Path:
+def obtain(model: Model, console: Console) -> Path:
     """The shape's file in the cache, written when it is not there."""
     if model.id not in SHAPES:
         raise UsageError(f"no shape {model.id!r}; choose one of: {', '.join(sorted(SHAPES))}")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 from gguf import GGUFWriter, LlamaFileType
+from rich.console import Console
 
 from runner.catalog import Model
 from runner.errors import UsageError
@@ -20,7 +21,7 @@ from runner.models.vocabularies import SIZE, Vocabulary, bpe, spm
 from runner.paths import cache_dir
 
 # Part of the file's name: a changed writer writes a new file.
-_VERSION = 1
+_VERSION = 2
 _EMBD, _FF, _HEADS, _KV_HEADS, _HEAD = 64, 96, 4, 2, 16
 _LAYERS = 2
 _CONTEXT = 32768
@@ -31,7 +32,7 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 Tensors = Iterator[tuple[str, Floats]]
 
 
-def tiny(model: Model) -> Path:
+def obtain(model: Model, _console: Console) -> Path:
     """The tiny model's file in the cache, written when it is not there."""
     return write(str(model.architecture), cache_dir() / "models" / "tiny")
 
@@ -195,9 +196,10 @@ def _mamba(weights: _Weights) -> Tensors:
         yield f"{prefix}.ssm_in.weight", weights.linear(2 * _INNER, _EMBD)
         yield f"{prefix}.ssm_conv1d.weight", weights.linear(_INNER, _CONV)
         yield f"{prefix}.ssm_conv1d.bias", weights(_INNER, std=0.1)
-        yield f"{prefix}.ssm_x.weight", weights.linear(_RANK + 2 * _STATE, _INNER)
+        yield f"{prefix}.ssm_x.weight", 3.0 * weights.linear(_RANK + 2 * _STATE, _INNER)
         yield f"{prefix}.ssm_dt.weight", weights.linear(_INNER, _RANK)
-        yield f"{prefix}.ssm_dt.bias", weights(_INNER, std=0.1)
+        # Small time steps: a state that forgets its first token would hide every memory fault.
+        yield f"{prefix}.ssm_dt.bias", weights(_INNER, std=0.1) - 3.0
         yield f"{prefix}.ssm_a", decay
         yield f"{prefix}.ssm_d", _ones(_INNER)
         yield f"{prefix}.ssm_out.weight", weights.linear(_EMBD, _INNER)

@@ -39,8 +39,7 @@ def spm(eot: str) -> Vocabulary:
     names = [*control, *(f"<0x{byte:02X}>" for byte in range(256))]
     types = [TokenType.UNKNOWN, *[TokenType.CONTROL] * 3, *[TokenType.BYTE] * 256]
     pieces = _pieces("\u2581", [chr(code) for code in range(33, 127)])
-    long = [text.replace(" ", "\u2581") for text in _LONG]
-    names, types = _filled(names, types, pieces, long)
+    names, types = _filled(names, types, pieces)
     # A merge wins by its score: longer pieces were appended later and must win over their parts.
     scores = tuple(float(i - SIZE) if i >= 260 else 0.0 for i in range(SIZE))
     return Vocabulary(
@@ -55,8 +54,7 @@ def bpe(pre: str) -> Vocabulary:
     names = [*control, *(letters[byte] for byte in range(256))]
     types = [*[TokenType.CONTROL] * 3, *[TokenType.NORMAL] * 256]
     pieces = _pieces(letters[32], [])
-    # User-defined tokens are matched as plain text before BPE sees it: written unmapped.
-    names, types = _filled(names, types, pieces, list(_LONG))
+    names, types = _filled(names, types, pieces)
     merges = tuple(f"{piece[:-1]} {piece[-1]}" for piece in pieces)
     return Vocabulary(
         "gpt2", pre, tuple(n.encode() for n in names), tuple(types), 0, 0, 2, merges=merges
@@ -71,10 +69,11 @@ def _pieces(space: str, singles: list[str]) -> list[str]:
 
 
 def _filled(
-    names: list[str], types: list[TokenType], pieces: list[str], long: list[str]
+    names: list[str], types: list[TokenType], pieces: list[str]
 ) -> tuple[list[str], list[TokenType]]:
-    names = [*names, *pieces, *long]
-    types = [*types, *[TokenType.NORMAL] * len(pieces), *[TokenType.USER_DEFINED] * len(long)]
+    # User-defined tokens are matched in the text as it is: their spaces are not written specially.
+    names = [*names, *pieces, *_LONG]
+    types = [*types, *[TokenType.NORMAL] * len(pieces), *[TokenType.USER_DEFINED] * len(_LONG)]
     spare = SIZE - len(names)
     if spare < 0:
         raise ValueError(f"the vocabulary has {len(names)} tokens, more than {SIZE}")
