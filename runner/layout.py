@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from runner.errors import UsageError
@@ -92,7 +93,7 @@ def require_layout(lib_dir: Path) -> None:
         )
 
 
-def differences(found: dict[str, object]) -> list[str]:
+def differences(found: Mapping[str, object]) -> list[str]:
     """Which defaults are not what llama.cpp sets, one line each."""
     return [
         f"{name} is {found.get(name)!r}, expected {expected!r}"
