@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -38,15 +38,42 @@ class Measured(NamedTuple):
     absent: bool = False
 
 
+@dataclass(frozen=True)
+class BringUp:
+    """All checks of a model, as rows of `records.CHECKS` without the run id."""
+
+    checks: list[Row]
+    system_info: str | None
+    """What the library says it uses of this machine; None when it could not be loaded."""
+
+    @property
+    def failed(self) -> list[Row]:
+        """The checks that did not pass, in their order."""
+        return [row for row in self.checks if row["status"] == "fail"]
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Prefill in tokens/s and decode in s/token.
+
+        Raises:
+            JobFailed: a check that measures them did not pass.
+        """
+        values = {row["check"]: row["value"] for row in self.checks if row["status"] == "pass"}
+        try:
+            return float(values["multi-token prefill"]), float(values["single-token decode"]) / 1e3
+        except KeyError as missing:
+            raise JobFailed(f"bring-up measured no {missing}") from None
+
+
 class Rig:
     """The loaded model under test and how to open more of it."""
 
     def __init__(self, parameters: LoadParameters) -> None:
         self.parameters = replace(parameters, n_ctx=2048, n_batch=512, n_ubatch=512, n_seq_max=4)
-        self.backend: NativeBackend | None = None
+        self.backend: LlamaCppBackend | None = None
 
     @property
-    def loaded(self) -> NativeBackend:
+    def loaded(self) -> LlamaCppBackend:
         """The backend, loaded at the first use."""
         if self.backend is None:
             self.backend = LlamaCppBackend(self.parameters)
@@ -260,7 +287,9 @@ CHECKS: Final[tuple[tuple[str, Check, str], ...]] = (
 def run_checks(job: Job) -> dict[str, Any]:
     """The child's side of `bring_up`: every check until the model cannot be constructed."""
     rig = Rig(load_parameters(job))
-    return {"checks": list(_rows(rig))}
+    checks = list(_rows(rig))
+    info = rig.backend.system_info if rig.backend else None
+    return {"checks": checks, "system_info": info}
 
 
 def _rows(rig: Rig) -> Iterator[Row]:
@@ -296,28 +325,14 @@ def restore(job: Job) -> dict[str, Any]:
     return {"sampled": list(sampled)}
 
 
-def bring_up(parameters: LoadParameters) -> list[Row]:
-    """All checks of a model, as rows of `records.CHECKS` without the run id.
+def bring_up(parameters: LoadParameters) -> BringUp:
+    """Run every check in a process of its own.
 
     Raises:
         JobDied: the library took the process down; the message names the signal.
         JobFailed: the checks could not be started.
     """
-    rows: list[Row] = call("runner.bringup", {"load": to_job(parameters)})["checks"]
-    return rows
-
-
-def rates(rows: list[Row]) -> tuple[float, float]:
-    """Prefill in tokens/s and decode in s/token as bring-up measured them.
-
-    Raises:
-        JobFailed: a check that measures them did not pass.
-    """
-    values = {row["check"]: row["value"] for row in rows if row["status"] == "pass"}
-    try:
-        return float(values["multi-token prefill"]), float(values["single-token decode"]) / 1e3
-    except KeyError as missing:
-        raise JobFailed(f"bring-up measured no {missing}") from None
+    return BringUp(**call("runner.bringup", {"load": to_job(parameters)}))
 
 
 if __name__ == "__main__":

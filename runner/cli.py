@@ -107,7 +107,8 @@ def sweep(
 
       livekv sweep --resume last
     """
-    from runner.sweep import Request, run_sweep
+    from runner.plan import Request
+    from runner.sweep import run_sweep
 
     run_sweep(
         Request(

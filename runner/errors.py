@@ -2,7 +2,7 @@
 
 
 class LivekvError(Exception):
-    """A refusal with a remedy; the command line prints it as one line and exits with `exit_code`."""
+    """A refusal with a remedy: printed as one line, and the program exits with `exit_code`."""
 
     exit_code = 1
 

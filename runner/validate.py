@@ -80,7 +80,7 @@ def validate_models(
 
 def _checked(parameters: LoadParameters) -> list[Row]:
     try:
-        return bring_up(parameters)
+        return bring_up(parameters).checks
     except (JobDied, JobFailed) as error:
         return [
             {

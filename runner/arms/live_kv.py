@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from runner.arms.meter import Meter
+from runner.catalog import Point
 from runner.engine.engine import Engine
 from runner.workloads.tool_loop import Script
 
@@ -14,6 +15,11 @@ class LiveKv:
 
     name: ClassVar[str] = "live_kv"
     about: ClassVar[str] = "KV kept between hops; each hop computes the tool result only."
+
+    @staticmethod
+    def prefill_tokens(point: Point) -> int:
+        """See `Arm`."""
+        return point.prefix + point.hops * (1 + point.result)
 
     def run(self, engine: Engine, script: Script, meter: Meter) -> None:
         """See `Arm`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from runner.arms.meter import Meter
+from runner.catalog import Point
 from runner.engine.engine import Engine
 from runner.workloads.tool_loop import Script
 
@@ -14,6 +15,12 @@ class Reprefill:
 
     name: ClassVar[str] = "reprefill"
     about: ClassVar[str] = "No state kept; each hop computes the whole conversation."
+
+    @staticmethod
+    def prefill_tokens(point: Point) -> int:
+        """See `Arm`."""
+        turn = point.generate + point.result
+        return sum(point.prefix + hop * turn for hop in range(point.hops + 1))
 
     def run(self, engine: Engine, script: Script, meter: Meter) -> None:
         """See `Arm`."""

@@ -1,0 +1,1 @@
+"""Running arms side by side: schedule, isolation, the machine, its disturbances."""

@@ -1,0 +1,165 @@
+"""From journal to Parquet: the rows of a finished run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runner import __version__, records
+from runner.bench.contention import Contention, void_reason
+from runner.bench.machine import machine_facts
+from runner.bench.schedule import Step
+from runner.bringup import BringUp
+from runner.build import EngineBuild
+from runner.engine.llamacpp import LoadParameters
+from runner.errors import RunAborted
+from runner.journal import Entry, Journal
+from runner.models import ResolvedModel
+from runner.plan import Plan
+
+_WITNESS = ("steal_fraction", "other_cpu_fraction", "involuntary_switches", "load_1m")
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a run was made with."""
+
+    plan: Plan
+    parameters: LoadParameters
+    build: EngineBuild
+    model: ResolvedModel
+    brought_up: BringUp
+    started_at: datetime
+
+
+def write_run(session: Session, journal: Journal) -> Path:
+    """Write the run's four tables, ``run.parquet`` last.
+
+    Raises:
+        RunAborted: every step failed; the journal keeps the reasons.
+        EnvironmentProblem: the disk is full; the journal is whole and can be resumed.
+    """
+    plan = session.plan
+    entries = journal.finished_blocks(plan)
+    good = [entry for entry in entries.values() if entry["status"] == "ok"]
+    if not good:
+        reasons = {entry["reason"] for entry in entries.values()}
+        raise RunAborted(f"no step gave a result: {'; '.join(sorted(reasons))}")
+    void = void_blocks(plan, entries)
+    blocks = [_block_row(plan, step, entry, void) for step, entry in entries.items()]
+    hops = [
+        {"run_id": plan.run_id, "block": step.block, "point": step.point, "arm": step.arm, **hop}
+        for step, entry in entries.items()
+        for hop in entry["hops"]
+    ]
+    checks = [{"run_id": plan.run_id, **row} for row in session.brought_up.checks]
+    folder = journal.folder
+    records.write_table(folder, "checks", checks)
+    records.write_table(folder, "hops", hops)
+    records.write_table(folder, "blocks", blocks)
+    records.write_table(folder, "run", [_run_row(session)])
+    return folder
+
+
+def void_blocks(plan: Plan, entries: dict[Step, Entry]) -> dict[tuple[int, str], str]:
+    """Why a (block, point) is void, for every arm of it, by the rule fixed beforehand."""
+    void: dict[tuple[int, str], str] = {}
+    for step, entry in entries.items():
+        if entry["status"] != "ok":
+            continue
+        seen = Contention(**{name: entry["block"][name] for name in _WITNESS})
+        reason = void_reason(seen, plan.void)
+        if reason:
+            void.setdefault((step.block, step.point), f"during {step.arm}: {reason}")
+    return void
+
+
+def _block_row(
+    plan: Plan, step: Step, entry: Entry, void: dict[tuple[int, str], str]
+) -> dict[str, Any]:
+    point = plan.point(step.point)
+    disturbed = void.get((step.block, step.point))
+    is_void = entry["status"] == "ok" and disturbed is not None
+    measured = dict(entry["block"])
+    started_at = datetime.fromisoformat(measured.pop("started_at"))
+    return {
+        "run_id": plan.run_id,
+        "block": step.block,
+        "point": step.point,
+        "workload": point.workload,
+        "arm": step.arm,
+        "position": step.position,
+        "n_prefix": point.prefix,
+        "n_hops": point.hops,
+        "n_generate": point.generate,
+        "n_result": point.result,
+        "status": "void" if is_void else entry["status"],
+        "reason": disturbed if is_void else entry["reason"],
+        "started_at": started_at,
+        **measured,
+    }
+
+
+def _run_row(session: Session) -> dict[str, Any]:
+    plan, build, model = session.plan, session.build, session.model
+    facts = machine_facts()
+    registration = {
+        name: getattr(plan, name)
+        for name in (
+            "registration_status",
+            "registration_reason",
+            "expectation_id",
+            "expectation_digest",
+            "expectation_commit",
+            "harness_commit",
+            "harness_tree",
+            "harness_dirty",
+        )
+    }
+    return {
+        "run_id": plan.run_id,
+        "status": "complete",
+        "status_reason": None,
+        "started_at": session.started_at,
+        "ended_at": datetime.now(UTC),
+        "sweep": plan.sweep,
+        "platform": plan.platform,
+        "command": plan.command,
+        "harness_version": __version__,
+        **registration,
+        "binding_version": build.binding_version,
+        "llama_cpp_commit": build.llama_cpp_commit,
+        "library_sha256": build.library_sha256,
+        "cmake_flags": build.cmake_flags,
+        "system_info": session.brought_up.system_info,
+        "model_id": model.model.id,
+        "model_kind": model.model.kind,
+        "model_name": model.model.title,
+        "model_sha256": model.sha256,
+        "model_quantisation": model.quantisation,
+        "model_parameters": model.parameters,
+        "model_bytes": model.bytes,
+        "output_meaningful": model.model.output_meaningful,
+        "order_seed": plan.order_seed,
+        "blocks_planned": plan.blocks,
+        **_settings(session),
+        **facts,
+    }
+
+
+def _settings(session: Session) -> dict[str, Any]:
+    plan, parameters = session.plan, session.parameters
+    return {
+        "n_ctx": parameters.n_ctx,
+        "n_batch": parameters.n_batch,
+        "n_ubatch": min(parameters.n_ubatch, parameters.n_batch),
+        "n_threads": parameters.n_threads,
+        "threads_reason": plan.threads_reason,
+        "n_gpu_layers": parameters.n_gpu_layers,
+        "flash_attention": parameters.flash_attention,
+        "kv_type": parameters.kv_type,
+        "sampling": "greedy, script ids fed on",
+        "warmup_tokens": plan.warmup_tokens,
+    }

@@ -1,0 +1,289 @@
+"""A plan: everything a run will do, decided before the first measurement and written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from runner import catalog
+from runner.arms import ARMS
+from runner.bench.machine import default_threads
+from runner.bench.schedule import Step, draw_seed, plan_blocks
+from runner.catalog import Point, choose
+from runner.errors import UsageError
+from runner.expectations import VoidRule
+from runner.models import named
+from runner.paths import ROOT, cache_dir
+from runner.registration import Registration, check_registration
+
+WARMUP_TOKENS = 256
+EXPLORATORY_VOID = VoidRule(
+    steal_fraction_max=0.05, other_cpu_fraction_max=0.10, void_blocks_max=0.10
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for on the command line; None means the default."""
+
+    platform: str
+    model: str
+    sweep: str
+    arms: tuple[str, ...] | None = None
+    blocks: int | None = None
+    prefix: int | None = None
+    hops: int | None = None
+    max_prefix: int | None = None
+    threads: int | None = None
+    n_ctx: int | None = None
+    n_batch: int = 2048
+    seed: int | None = None
+    out: Path | None = None
+    exploratory: bool = False
+    resume: str | None = None
+    dry_run: bool = False
+    llama_cpp: Path | None = None
+
+
+class Plan(BaseModel):
+    """A run, settled. It is stored beside the journal, so that a resumed run is the same run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    platform: str
+    model: str
+    sweep: str
+    points: tuple[Point, ...]
+    arms: tuple[str, ...]
+    blocks: int
+    order_seed: int
+    n_ctx: int
+    n_batch: int
+    n_threads: int
+    threads_reason: str
+    warmup_tokens: int
+    void: VoidRule
+    command: str
+    registration_status: Literal["registered", "exploratory", "broken"]
+    registration_reason: str | None
+    expectation_id: str | None
+    expectation_digest: str | None
+    expectation_commit: str | None
+    harness_commit: str | None
+    harness_tree: str | None
+    harness_dirty: bool | None
+    llama_cpp: Path | None
+
+    @property
+    def steps(self) -> list[Step]:
+        """Every step in its order, the same whenever it is asked for."""
+        ids = [point.id for point in self.points]
+        return plan_blocks(ids, self.arms, self.blocks, self.order_seed)
+
+    def point(self, point_id: str) -> Point:
+        """The point of that id."""
+        return next(point for point in self.points if point.id == point_id)
+
+    def script_seed(self, step: Step) -> int:
+        """What a step's text is made from: the same for every arm of a block, new each block."""
+        return self.order_seed * 1000 + step.block
+
+
+def make_plan(request: Request, root: Path = ROOT) -> Plan:
+    """Settle a request.
+
+    Raises:
+        UsageError: an unknown name, an impossible combination, a point larger than the context.
+    """
+    choose("platform", request.platform, catalog.platforms())
+    sweep = catalog.sweeps()[choose("sweep", request.sweep, catalog.sweeps())]
+    model = named(request.model)
+    points = _points(request, sweep)
+    arms = request.arms or sweep.arms
+    for arm in arms:
+        choose("arm", arm, ARMS)
+    if len(set(arms)) < len(arms):
+        raise UsageError(f"an arm is named twice in {','.join(arms)}")
+    n_ctx = request.n_ctx or sweep.n_ctx
+    _require_fit(points, n_ctx)
+    n_threads, threads_reason = default_threads(request.threads)
+    blocks = request.blocks or sweep.blocks
+    registration = _registration(request, root, sweep.id, model.id, points)
+    registration = _as_expected(registration, arms, blocks)
+    expectation = registration.expectation
+    seed = draw_seed() if request.seed is None else request.seed
+    settled = {"blocks": blocks, "threads": n_threads, "seed": seed}
+    return Plan(
+        run_id=_run_id(sweep.id, model.id),
+        platform=request.platform,
+        model=request.model,
+        sweep=sweep.id,
+        points=tuple(points),
+        arms=tuple(arms),
+        blocks=blocks,
+        order_seed=seed,
+        n_ctx=n_ctx,
+        n_batch=request.n_batch,
+        n_threads=n_threads,
+        threads_reason=threads_reason,
+        warmup_tokens=expectation.warmup_tokens if expectation else WARMUP_TOKENS,
+        void=expectation.void if expectation else EXPLORATORY_VOID,
+        command=_command(request, settled),
+        registration_status=registration.status,
+        registration_reason=registration.reason,
+        expectation_id=expectation.id if expectation else None,
+        expectation_digest=registration.expectation_digest,
+        expectation_commit=registration.expectation_commit,
+        harness_commit=registration.harness_commit,
+        harness_tree=registration.harness_tree,
+        harness_dirty=registration.harness_dirty,
+        llama_cpp=request.llama_cpp,
+    )
+
+
+def _points(request: Request, sweep: catalog.Sweep) -> list[Point]:
+    if (request.prefix is None) != (request.hops is None):
+        raise UsageError("--prefix and --hops name one point together: give both or neither")
+    if request.prefix is not None and request.hops is not None:
+        return [Point(prefix=request.prefix, hops=request.hops)]
+    limit = request.max_prefix
+    points = [point for point in sweep.points if limit is None or point.prefix <= limit]
+    if not points:
+        shortest = min(point.prefix for point in sweep.points)
+        raise UsageError(f"--max-prefix {limit} leaves no point; the shortest prefix is {shortest}")
+    return points
+
+
+def _require_fit(points: Sequence[Point], n_ctx: int) -> None:
+    largest = max(points, key=lambda point: point.n_tokens)
+    if largest.n_tokens > n_ctx:
+        raise UsageError(
+            f"{largest.id} needs {largest.n_tokens} KV cells and n_ctx is {n_ctx}; "
+            f"use --n-ctx {largest.n_tokens} or more, or --max-prefix to leave it out"
+        )
+
+
+def _registration(
+    request: Request, root: Path, sweep_id: str, model_id: str, points: Sequence[Point]
+) -> Registration:
+    found = check_registration(root, sweep_id, model_id, [point.id for point in points])
+    if found.status == "broken" and not request.exploratory:
+        raise UsageError(
+            f"the registration is broken: {found.reason}; mend it, "
+            "or run with --exploratory, which is never shown as evidence"
+        )
+    return found
+
+
+def _as_expected(registration: Registration, arms: Sequence[str], blocks: int) -> Registration:
+    """A run that does less than its expectation says is exploratory, whatever git says."""
+    expectation = registration.expectation
+    if registration.status != "registered" or expectation is None:
+        return registration
+    absent = {expectation.treatment, expectation.baseline} - set(arms)
+    reason = None
+    if blocks < expectation.blocks_min:
+        reason = f"{blocks} blocks, the expectation asks for {expectation.blocks_min}"
+    elif absent:
+        reason = f"without {' and '.join(sorted(absent))}, which the expectation compares"
+    return replace(registration, status="exploratory", reason=reason) if reason else registration
+
+
+def _run_id(sweep_id: str, model_id: str) -> str:
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    safe = "".join(char if char.isalnum() or char in ".-" else "-" for char in model_id)
+    return f"{now}-{sweep_id}-{safe}"
+
+
+def _command(request: Request, settled: dict[str, int]) -> str:
+    """The command that makes the same plan again, defaults that were drawn written out."""
+    words = ["--platform", request.platform, "--model", _public_model(request.model)]
+    words += ["--sweep", request.sweep]
+    if request.arms:
+        words += ["--arms", ",".join(request.arms)]
+    optional = {
+        "--prefix": request.prefix,
+        "--hops": request.hops,
+        "--max-prefix": request.max_prefix,
+        "--n-ctx": request.n_ctx,
+        "--n-batch": None if request.n_batch == 2048 else request.n_batch,
+        "--blocks": settled["blocks"],
+        "--threads": settled["threads"],
+        "--seed": settled["seed"],
+    }
+    for flag, value in optional.items():
+        if value is not None:
+            words += [flag, str(value)]
+    if request.exploratory:
+        words.append("--exploratory")
+    return " ".join(["nox -s sweep --", *words])
+
+
+def _public_model(name: str) -> str:
+    """A model's name as it may be published: of a path, the file's name."""
+    return Path(name).name if name.endswith(".gguf") else name
+
+
+class Estimate(BaseModel):
+    """What a plan will take; None where this machine has not measured this model yet."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seconds: float | None
+    peak_rss_bytes: int | None
+
+
+class Rates(BaseModel):
+    """What bring-up measured for a model on this machine, kept for the next plan."""
+
+    prefill_per_s: float
+    decode_s: float
+    peak_rss_bytes: int | None = None
+
+
+def step_seconds(plan: Plan, step: Step, rates: Rates) -> float:
+    """Seconds a step should take: tokens to prefill and tokens to decode at measured rates."""
+    point = plan.point(step.point)
+    prefilled = ARMS[step.arm].prefill_tokens(point)
+    decoded = (point.hops + 1) * (point.generate - 1)
+    warm_up = plan.warmup_tokens / rates.prefill_per_s + 1.0
+    return warm_up + prefilled / rates.prefill_per_s + decoded * rates.decode_s
+
+
+def estimate(plan: Plan) -> Estimate:
+    """What the plan will take, from the rates that bring-up left on this machine."""
+    rates = load_rates(plan)
+    if rates is None:
+        return Estimate(seconds=None, peak_rss_bytes=None)
+    seconds = sum(step_seconds(plan, step, rates) for step in plan.steps)
+    return Estimate(seconds=seconds, peak_rss_bytes=rates.peak_rss_bytes)
+
+
+def _rates_file(plan: Plan) -> Path:
+    model = named(plan.model).id.replace(":", "-").replace("/", "-")
+    return cache_dir() / "rates" / f"{plan.platform}-{model}-{plan.n_threads}.json"
+
+
+def load_rates(plan: Plan) -> Rates | None:
+    """The rates for the plan's platform, model and threads; None before the first bring-up."""
+    try:
+        return Rates.model_validate_json(_rates_file(plan).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def keep_rates(plan: Plan, rates: Rates) -> None:
+    """Keep rates for the next plan; a cache that cannot be written is no reason to stop."""
+    path = _rates_file(plan)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(rates.model_dump()), encoding="utf-8")
+    except OSError:
+        return
