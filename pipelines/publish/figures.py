@@ -27,18 +27,16 @@ def write_figure(folder: Path, figure_id: str, figure: Figure) -> None:
 
 def measured_vs_target(database: Database) -> Figure:
     """Whole-session ratios of the newest runs with their intervals, and the published figures."""
-    points = database.rows(
-        """
-        select distinct measured_prefix as n_prefix, hops as n_hops from measured_vs_target
-        where measured_prefix is not null and hops is not null and times = 'whole session'
-        union select distinct n_prefix, n_hops from headline where ratio is not null
-        order by n_hops, n_prefix
-        """
-    )
-    axis = [_point(row) for row in points]
-    traces = [*_target_traces(database), *_our_traces(database)]
+    rows = database.rows("from chart_points")
+    order = sorted({(row["n_hops"], row["n_prefix"]) for row in rows})
+    axis = [_point({"n_prefix": prefix, "n_hops": hops}) for hops, prefix in order]
+    traces = [_our_trace, _target_trace]
+    data: list[Figure] = []
+    for trace, ours in zip(traces, (True, False), strict=True):
+        groups = _by([row for row in rows if row["ours"] is ours], "series")
+        data += [trace(name, list(group), i) for i, ((name,), group) in enumerate(groups)]
     return {
-        "data": traces,
+        "data": data,
         "layout": {
             "xaxis": {
                 "title": {"text": "measured prefix (tokens) / hops"},
@@ -52,65 +50,39 @@ def measured_vs_target(database: Database) -> Figure:
     }
 
 
-def _target_traces(database: Database) -> list[Figure]:
-    rows = database.rows(
-        """
-        select hardware, model, measured_prefix as n_prefix, hops as n_hops, low, position
-        from targets
-        where times = 'whole session' and measured_prefix is not null and hops is not null
-        order by hardware, model, position
-        """
-    )
-    traces = []
-    for index, (name, group) in enumerate(_by(rows, "hardware", "model")):
-        items = list(group)
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": f"published: {', '.join(name)}",
-                "x": [_point(row) for row in items],
-                "y": [row["low"] for row in items],
-                "line": {"dash": "dot", "width": 1.5},
-                "marker": {"symbol": OPEN[index % len(OPEN)], "size": 9},
-                "meta": {"tone": "target"},
-            }
-        )
-    return traces
+def _target_trace(name: str, rows: list[Row], index: int) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": [_point(row) for row in rows],
+        "y": [row["ratio"] for row in rows],
+        "line": {"dash": "dot", "width": 1.5},
+        "marker": {"symbol": OPEN[index % len(OPEN)], "size": 9},
+        "meta": {"tone": "target"},
+    }
 
 
-def _our_traces(database: Database) -> list[Figure]:
-    rows = database.rows(
-        """
-        select platform, model_id, if(published, 'published', 'local') as kind, n_prefix, n_hops,
-               ratio, ratio - low as minus, high - ratio as plus, n_blocks
-        from headline where ratio is not null
-        order by published desc, platform, model_id, n_hops, n_prefix
-        """
-    )
-    traces = []
-    for index, (name, group) in enumerate(_by(rows, "platform", "model_id", "kind")):
-        items = list(group)
-        platform, model, kind = name
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": f"ours: {model}, {platform}{'' if kind == 'published' else ' (local run)'}",
-                "x": [_point(row) for row in items],
-                "y": [row["ratio"] for row in items],
-                "text": [f"{row['n_blocks']} blocks" for row in items],
-                "error_y": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [row["plus"] for row in items],
-                    "arrayminus": [row["minus"] for row in items],
-                },
-                "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 10},
-                "meta": {"tone": TONES[index % len(TONES)]},
-            }
-        )
-    return traces
+def _our_trace(name: str, rows: list[Row], index: int) -> Figure:
+    def arm(row: Row, far: str, near: str) -> float | None:
+        return None if row["low"] is None else row[far] - row[near]
+
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": [_point(row) for row in rows],
+        "y": [row["ratio"] for row in rows],
+        "text": [f"{row['n_blocks']} blocks" for row in rows],
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [arm(row, "high", "ratio") for row in rows],
+            "arrayminus": [arm(row, "ratio", "low") for row in rows],
+        },
+        "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 10},
+        "meta": {"tone": TONES[index % len(TONES)]},
+    }
 
 
 def run_blocks(database: Database, run_id: str) -> Figure:

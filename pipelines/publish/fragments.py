@@ -12,7 +12,16 @@ from typing import Final
 from pipelines import words
 from pipelines.database import Database, Row
 from pipelines.publish import builder
-from pipelines.publish.markup import Cell, badge, chart, code, link, table
+from pipelines.publish.markup import (
+    Cell,
+    badge,
+    chart,
+    code,
+    folded,
+    link,
+    table,
+    verdict_badge,
+)
 from pipelines.publish.runs import page_of
 from runner import catalog
 from runner.errors import UsageError
@@ -59,7 +68,7 @@ def _answers(context: Context) -> str:
         if platform.id not in measured:
             lines.append(
                 f'<div class="lk-answer"><h3>{escape(platform.title)}</h3>'
-                f"<p>{badge('not measured yet', '').text}</p>"
+                f"<p>{badge('not measured yet').text}</p>"
                 f"<p>No published run on this platform. <code>{builder.PREFIX} -- --platform"
                 f" {escape(platform.id)}</code> measures it on a machine that has it.</p></div>"
             )
@@ -70,12 +79,13 @@ def _answer(row: Row) -> str:
     shape = "" if row["output_meaningful"] else " Shape only: its output is meaningless."
     sentence = row["sentence"] or "No verdict: the run has no forecast for this point."
     page = link(f"@/runs/{page_of(row)}/", f"run of {row['started_at']:%Y-%m-%d}")
+    number = f"{words.ratio(row['ratio'])}x" if row["evidence"] else "no verdict"
     return (
         f'<div class="lk-answer"><h3>{escape(row["model_name"])} on {escape(row["platform"])}</h3>'
-        f'<p class="lk-number">{escape(words.ratio(row["ratio"]))}&times;'
+        f'<p class="lk-number">{escape(number)}'
         f" <small>whole session, {escape(row['baseline'])} / live KV, at"
         f" {row['n_prefix']:,} tokens and {row['n_hops']} hops</small></p>"
-        f"<p>{badge(row['verdict'], row['registration_status']).text} {escape(sentence)}"
+        f"<p>{verdict_badge(row['verdict'], row['registration_status']).text} {escape(sentence)}"
         f"{escape(shape)} {page.text}, {row['n_blocks']} blocks.</p></div>"
     )
 
@@ -87,7 +97,7 @@ def _ratio_row(row: Row) -> list[Cell]:
         words.ratio(row["ratio"]),
         words.interval(row["low"], row["high"]),
         words.blocks(row),
-        badge(row["verdict"], row["registration_status"]),
+        verdict_badge(row["verdict"], row["registration_status"]),
         row["forecast"],
         link(f"@/runs/{page_of(row)}/", row["run_id"]),
     ]
@@ -145,12 +155,22 @@ def _target_row(row: Row) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _target_chart(_context: Context) -> str:
+def _target_chart(context: Context) -> str:
     label = (
         "Whole session, baseline time / live KV time. Ours with a 95 % t interval over blocks;"
         " published figures with open marks."
     )
-    return chart("measured-vs-target", label, 480)
+    rows = context.database.rows("from chart_points")
+    head = ("Series", "Prefix / hops", "Ratio", "95 % t interval", "Blocks")
+    lines: Iterable[list[Cell]] = (
+        [
+            row["series"], words.point(row), words.ratio(row["ratio"]),
+            words.interval(row["low"], row["high"]), row["n_blocks"],
+        ]
+        for row in rows
+    )  # fmt: skip
+    drawn = chart("measured-vs-target", label, 480)
+    return f"{drawn}\n\n{folded('Data of the chart', table(label, head, lines))}"
 
 
 def _run_list(context: Context) -> str:
@@ -170,7 +190,7 @@ def _run_list(context: Context) -> str:
                 row["sweep"],
                 row["blocks_planned"],
                 row["status"] if row["published"] else f"{row['status']}, local",
-                badge(None, row["registration_status"]),
+                badge(row["registration_status"]),
             ]
             for row in rows
         ),

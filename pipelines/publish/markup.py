@@ -34,10 +34,14 @@ def code(text: str) -> Html:
     return Html(f"<code>{escape(text)}</code>")
 
 
-def badge(verdict: str | None, registration: str) -> Html:
-    """A verdict as a coloured word; without one, what the run is instead."""
-    word = verdict or ("no forecast" if registration == "registered" else registration)
+def badge(word: str) -> Html:
+    """A verdict or a state as a coloured word."""
     return Html(f'<span class="lk-badge" data-state="{escape(word)}">{escape(word)}</span>')
+
+
+def verdict_badge(verdict: str | None, registration: str) -> Html:
+    """A verdict; without one, why there is none: no forecast, or what the run is instead."""
+    return badge(verdict or ("no forecast" if registration == "registered" else registration))
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
@@ -72,6 +76,11 @@ def chart(figure_id: str, label: str, height: int = 440) -> str:
         f' style="height:{height}px"></div>'
         f"<figcaption>{escape(label)}</figcaption></figure>"
     )
+
+
+def folded(summary: str, inner: str) -> str:
+    """Markup behind a line that opens it; it is there without JavaScript too."""
+    return f"<details><summary>{escape(summary)}</summary>\n{inner}\n</details>"
 
 
 def place(text: str, depth: int) -> str:

@@ -10,7 +10,16 @@ from typing import Final
 from pipelines import words
 from pipelines.database import Database, Row
 from pipelines.publish.figures import run_blocks, write_figure
-from pipelines.publish.markup import Cell, badge, chart, code, facts, table
+from pipelines.publish.markup import (
+    Cell,
+    badge,
+    chart,
+    code,
+    facts,
+    folded,
+    table,
+    verdict_badge,
+)
 
 _IDENTITY: Final = (
     "status", "status_reason", "started_at", "ended_at", "sweep", "order_seed", "blocks_planned",
@@ -54,9 +63,10 @@ def _page(database: Database, run: Row, figure_id: str) -> str:
     shape = "" if run["output_meaningful"] else " Shape only: the model's output is meaningless."
     label = "Block ratios, whole session: every block; crosses are void blocks."
     parts = [
-        f"---\ntitle: {json.dumps(title)}\n---\n",
+        f"---\ntitle: {json.dumps(title)}\nhide: [toc]\n---\n",
         f"# {_plain(title)}\n",
-        f"<p>{badge(None, run['registration_status']).text} {kind}.{shape}</p>\n",
+        f"<p>{badge(run['registration_status']).text} {kind}.{shape}</p>\n",
+        "## Verdicts\n", _verdicts(database, run["run_id"]), "",
         "## Ratios\n", _ratios(database, run["run_id"]), "",
         "## Every block\n", chart(figure_id, label), "", _blocks(database, run["run_id"]), "",
         "## Where the saved time comes from\n", _hops_times_ttft(database, run["run_id"]), "",
@@ -80,6 +90,29 @@ def _facts(caption: str, run: Row, names: tuple[str, ...]) -> str:
     return facts(caption, [(name, words.said(run[name])) for name in names])
 
 
+def _verdicts(database: Database, run_id: str) -> str:
+    rows = database.rows(
+        """
+        select v.*, q.n_prefix, q.n_hops, r.registration_status
+        from verdicts v join run r using (run_id)
+        join ratios q on q.run_id = v.run_id and q.point = v.point and q.baseline = v.baseline
+            and q.measure = 'whole session'
+        where v.run_id = ? order by q.n_hops, q.n_prefix, q.baseline
+        """,
+        [run_id],
+    )
+    head = ("Prefix / hops", "Baseline", "Role", "Verdict", "Forecast", "In a sentence")
+    lines = (
+        [
+            words.point(row), row["baseline"], row["role"],
+            verdict_badge(row["verdict"], row["registration_status"]), row["forecast"],
+            row["sentence"],
+        ]
+        for row in rows
+    )  # fmt: skip
+    return table("Whole session, held against what was written down before", head, lines)
+
+
 def _ratios(database: Database, run_id: str) -> str:
     rows = database.rows(
         """
@@ -95,7 +128,7 @@ def _ratios(database: Database, run_id: str) -> str:
     )
     head = (
         "Prefix / hops", "Times", "Baseline", "Ratio", "95 % t interval", "Exact median interval",
-        "Ratio of totals", "Saved a block", "Blocks", "Verdict", "Why",
+        "Ratio of totals", "Saved a block", "Blocks", "Verdict", "No interval because",
     )  # fmt: skip
     return table("Baseline time / live KV time", head, map(_ratio_row, rows))
 
@@ -107,8 +140,8 @@ def _ratio_row(row: Row) -> list[Cell]:
         words.interval(row["low"], row["high"]),
         words.interval(row["median_low"], row["median_high"]), words.ratio(row["total_ratio"]),
         words.seconds(row["saved_s"]), words.blocks(row),
-        badge(row["verdict"], row["registration_status"]) if primary else None,
-        row["sentence"] or row["reason"],
+        verdict_badge(row["verdict"], row["registration_status"]) if primary else None,
+        row["reason"],
     ]  # fmt: skip
 
 
@@ -130,7 +163,7 @@ def _blocks(database: Database, run_id: str) -> str:
         ]
         for row in rows
     )  # fmt: skip
-    return _folded("Data of the chart", table("Whole session of every block", head, lines))
+    return folded("Data of the chart", table("Whole session of every block", head, lines))
 
 
 def _hops_times_ttft(database: Database, run_id: str) -> str:
@@ -162,7 +195,7 @@ def _closure(database: Database, run_id: str) -> str:
         ]
         for row in rows
     )  # fmt: skip
-    return _folded("Hop by hop", table("Seconds saved a hop, means over blocks", head, lines))
+    return folded("Hop by hop", table("Seconds saved a hop, means over blocks", head, lines))
 
 
 def _checks(database: Database, run_id: str) -> str:
@@ -176,7 +209,3 @@ def _checks(database: Database, run_id: str) -> str:
 
 def _value(row: Row) -> str | None:
     return None if row["value"] is None else f"{row['value']:g} {row['unit'] or ''}".strip()
-
-
-def _folded(summary: str, inner: str) -> str:
-    return f"<details><summary>{summary}</summary>\n{inner}\n</details>"

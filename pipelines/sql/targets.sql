@@ -1,18 +1,19 @@
--- The newest complete published run of each platform and model that has the point, whole session.
+-- Per platform, model and point the newest complete run, a registered one before any other; whole
+-- session only, published and local runs apart.
 create or replace view headline as
 select
     r.run_id, r.platform, r.model_id, r.model_name, r.output_meaningful, r.published,
     r.registration_status, r.started_at, r.cpu, r.gpu,
     q.point, q.workload, q.n_prefix, q.n_hops, q.baseline, q.measure,
     q.n_blocks, q.n_void, q.ratio, q.low, q.high,
-    v.role, v.verdict, v.forecast, v.sentence
+    v.role, v.verdict, v.forecast, v.sentence, coalesce(v.evidence, false) as evidence
 from ratios q
 join run r using (run_id)
 left join verdicts v using (run_id, point, baseline)
 where r.status = 'complete' and q.measure = 'whole session'
 qualify row_number() over (
     partition by r.platform, r.model_id, q.point, q.baseline, r.published
-    order by r.started_at desc, r.run_id desc) = 1;
+    order by r.registration_status = 'registered' desc, r.started_at desc, r.run_id desc) = 1;
 
 -- Each published figure with ours beside it. `comparable` says whether platform and model are those
 -- of the figure; the machine never is, so even then it orients and proves nothing.
@@ -37,3 +38,16 @@ left join headline h
     on t.workload = h.workload and t.measured_prefix = h.n_prefix and t.hops = h.n_hops
     and t.baseline = h.baseline and t.times = h.measure and h.ratio is not null
 order by t.position, h.published desc, h.platform, h.model_id;
+
+-- What the chart of measured against target draws: ours first, then the figures of others.
+create or replace view chart_points as
+select
+    format('ours: {}, {}{}', model_id, platform, if(published, '', ' (local run)')) as series,
+    true as ours, n_prefix, n_hops, ratio, low, high, n_blocks, published
+from headline where ratio is not null
+union all
+select format('published: {}, {}', hardware, model), false, measured_prefix, hops, low, null, null,
+       null, true
+from targets
+where times = 'whole session' and measured_prefix is not null and hops is not null
+order by ours desc, published desc, series, n_hops, n_prefix;
