@@ -22,7 +22,8 @@ from runner.engine.backend import Entry, NativeBackend
 from runner.engine.contract import CASES, TOLERANCE, Open, distance, feed, feed_split, some_tokens
 from runner.engine.engine import Engine
 from runner.engine.fake import FakeBackend
-from runner.engine.llamacpp import LlamaCppBackend, LoadParameters
+from runner.engine.llamacpp import LlamaCppBackend
+from runner.engine.parameters import LoadParameters
 
 Row = dict[str, Any]
 _PREFILL: Final = 512

@@ -106,7 +106,7 @@ def ensure_engine(
     platforms = catalog.platforms()
     chosen = platforms[catalog.choose("platform", platform, platforms)]
     if llama_cpp is not None:
-        return _own(chosen, llama_cpp, console)
+        return _told(_own(chosen, llama_cpp, console), console)
     recipe = Recipe(chosen, toolchain.find(chosen))
     if dry_run:
         recipe.describe(console)
@@ -114,7 +114,7 @@ def ensure_engine(
     folder = _built(recipe, console)
     binding = ensure_binding(console)
     require_device(chosen, folder / "bin")
-    return EngineBuild(
+    build = EngineBuild(
         lib_dir=folder / "bin",
         binding_version=binding,
         llama_cpp_commit=source.LLAMA_CPP_COMMIT,
@@ -122,6 +122,14 @@ def ensure_engine(
         cmake_flags=" ".join(recipe.flags),
         source="ours",
     )
+    return _told(build, console)
+
+
+def _told(build: EngineBuild, console: Console) -> EngineBuild:
+    commit = build.llama_cpp_commit[:9] if build.llama_cpp_commit else "of an unknown commit"
+    said = f"engine: llama.cpp {commit}, {build.source}, in {build.lib_dir}"
+    console.print(said, soft_wrap=True, highlight=False)
+    return build
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from runner.bench.machine import machine_facts
 from runner.bench.schedule import Step
 from runner.bringup import BringUp
 from runner.build import EngineBuild
-from runner.engine.llamacpp import LoadParameters
+from runner.engine.parameters import LoadParameters
 from runner.errors import RunAborted
 from runner.journal import Entry, Journal
 from runner.models import ResolvedModel

@@ -18,7 +18,7 @@ from runner.bench.worker import to_job
 from runner.bringup import BringUp, bring_up
 from runner.build import EngineBuild, ensure_engine
 from runner.display import StepProgress, show_plan
-from runner.engine.llamacpp import LoadParameters
+from runner.engine.parameters import LoadParameters
 from runner.errors import RunAborted
 from runner.harvest import Session, write_run
 from runner.journal import Entry, Journal, exclusive, find_unfinished

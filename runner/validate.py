@@ -15,7 +15,7 @@ from runner.bench.machine import default_threads
 from runner.bringup import Row, bring_up
 from runner.build import EngineBuild, ensure_engine
 from runner.catalog import Platform, choose, platforms
-from runner.engine.llamacpp import LoadParameters
+from runner.engine.parameters import LoadParameters
 from runner.errors import LivekvError
 from runner.models import ResolvedModel, ensure_model
 from runner.paths import ROOT

@@ -18,7 +18,8 @@ from runner.bench.contention import Contention, Witness
 from runner.bench.isolated import Job, serve
 from runner.catalog import Point, choose
 from runner.engine.engine import Engine
-from runner.engine.llamacpp import LlamaCppBackend, LoadParameters
+from runner.engine.llamacpp import LlamaCppBackend
+from runner.engine.parameters import LoadParameters
 from runner.engine.states import token_digest
 from runner.workloads.tool_loop import Hop, Script, build_script
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,74 +27,13 @@ from runner.engine.backend import (
     check_entries,
     check_sequence,
 )
+from runner.engine.batch import Batch
 from runner.engine.nativelog import NativeLog
+from runner.engine.parameters import LoadParameters
 
 _FLASH: Final = {"auto": -1, "off": 0, "on": 1}
 _KV_TYPES: Final = {"f32": 0, "f16": 1, "q8_0": 8}
 _PIECE_BYTES: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class LoadParameters:
-    """How a model is loaded. Everything that changes speed is here and goes into the run."""
-
-    model_path: Path
-    model_sha256: str
-    lib_dir: Path
-    library_sha256: str
-    n_ctx: int = 8192
-    n_batch: int = 2048
-    n_ubatch: int = 512
-    n_seq_max: int = 1
-    n_threads: int = 1
-    n_gpu_layers: int = 0
-    flash_attention: Literal["auto", "on", "off"] = "auto"
-    kv_type: Literal["f16", "f32", "q8_0"] = "f16"
-    unified_kv: bool = True
-
-
-class _Batch:
-    """The arrays behind a ``llama_batch``, in our own memory and filled through numpy.
-
-    Each token's ``seq_id`` pointer points into one int32 array, so filling it is one slice.
-    Nothing here was allocated by the library, so nothing is handed to ``llama_batch_free``.
-    """
-
-    def __init__(self, binding: Any, n_batch: int, n_ctx: int) -> None:
-        self.tokens = np.zeros(n_batch, dtype=np.int32)
-        self.positions = np.zeros(n_batch, dtype=np.int32)
-        self.sequences = np.zeros(n_batch, dtype=np.int32)
-        self.wanted = np.zeros(n_batch, dtype=np.int8)
-        self._one_each = np.ones(n_batch, dtype=np.int32)
-        step = self.sequences.itemsize
-        self._pointers = self.sequences.ctypes.data + step * np.arange(n_batch, dtype=np.uintp)
-        self._count = np.arange(n_ctx, dtype=np.int32)
-        self.native = binding.llama_batch()
-        for field, array in (
-            ("token", self.tokens),
-            ("pos", self.positions),
-            ("n_seq_id", self._one_each),
-            ("seq_id", self._pointers),
-            ("logits", self.wanted),
-        ):
-            kind = dict(binding.llama_batch._fields_)[field]
-            setattr(self.native, field, ctypes.cast(array.ctypes.data, kind))
-
-    def fill(self, entries: Sequence[Entry]) -> int:
-        """Lay the entries out one after the other; return how many want logits."""
-        at = wanted = 0
-        for seq, start, tokens, want_logits in entries:
-            end = at + len(tokens)
-            self.tokens[at:end] = tokens
-            self.positions[at:end] = self._count[start : start + len(tokens)]
-            self.sequences[at:end] = seq
-            self.wanted[at:end] = 0
-            if want_logits:
-                self.wanted[end - 1] = 1
-                wanted += 1
-            at = end
-        self.native.n_tokens = at
-        return wanted
 
 
 class LlamaCppBackend:
@@ -137,7 +74,7 @@ class LlamaCppBackend:
         self._capabilities = self._read_capabilities(can_roll_back=True)
         self._ends = [0] * self._capabilities.n_seq_max
         n_ctx = self._capabilities.n_ctx
-        self._batch = _Batch(binding, self._capabilities.n_batch, n_ctx)
+        self._batch = Batch(binding, self._capabilities.n_batch, n_ctx)
         self._decode = binding.llama_decode
         self._get_logits = binding.llama_get_logits
         self._capabilities = self._read_capabilities(can_roll_back=self._try_roll_back())

@@ -1,0 +1,148 @@
+"""What the engine itself costs, and whether it keeps llama.cpp's own rates: ``nox -s bench``."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from runner import catalog
+from runner.bench import rates
+from runner.build import ensure_engine
+from runner.engine import symbols
+from runner.engine.backend import Entry, Logits
+from runner.engine.batch import Batch
+from runner.engine.engine import Engine
+from runner.engine.fake import FakeBackend
+from runner.errors import LivekvError
+from runner.models import ensure_model
+from runner.validate import parameters_for
+
+STEP_LIMIT_US: Final = 50.0
+SEQUENCE_LIMIT_US: Final = 5.0
+FILL_LIMIT_MS: Final = 0.1
+RATE_FLOOR: Final = 0.97
+_STEPS: Final = 400
+_ROUNDS: Final = 7
+_MANY: Final = 33
+_DEPTHS: Final = (0, 1024)
+_BLOCKS: Final = 5
+
+
+class BenchFailed(LivekvError):
+    """A figure missed its bound."""
+
+
+class _TimedFake(FakeBackend):
+    """The fake, its own decode time kept apart from the engine's."""
+
+    def __init__(self, n_seq_max: int) -> None:
+        super().__init__(n_ctx=65536, n_seq_max=n_seq_max)
+        self.inside_s = 0.0
+
+    def decode(self, entries: Sequence[Entry]) -> Logits:
+        """See `NativeBackend`."""
+        started = time.perf_counter()
+        logits = super().decode(entries)
+        self.inside_s += time.perf_counter() - started
+        return logits
+
+
+def step_us(n_sequences: int) -> float:
+    """Microseconds of scheduler and session in one decode step, the fake's own time left out."""
+    backend = _TimedFake(n_sequences)
+    engine = Engine(backend)
+    sessions = [engine.session() for _ in range(n_sequences)]
+    for session in sessions:
+        session.send([1, 2, 3])
+    requests = [session.start(_STEPS + 1, ignore_end=True) for session in sessions]
+    engine.step()
+    backend.inside_s = 0.0
+    started = time.perf_counter()
+    engine.run(requests)
+    total = time.perf_counter() - started
+    return 1e6 * (total - backend.inside_s) / _STEPS
+
+
+def fill_ms(lib_dir: Path, n_tokens: int = 3000) -> float:
+    """Milliseconds to fill a batch of `n_tokens` of one sequence."""
+    batch = Batch(symbols.load_binding(lib_dir), n_tokens, n_tokens)
+    entries = [Entry(0, 0, np.arange(n_tokens, dtype=np.int32), want_logits=True)]
+    started = time.perf_counter()
+    for _ in range(_STEPS):
+        batch.fill(entries)
+    return 1e3 * (time.perf_counter() - started) / _STEPS
+
+
+def _best(measure: Callable[[], float]) -> float:
+    """The smallest of several rounds: overhead is what is left when nothing disturbs."""
+    return min(measure() for _ in range(_ROUNDS))
+
+
+def run_bench(
+    platform_id: str,
+    model_name: str,
+    threads: int | None,
+    llama_cpp: Path | None,
+    console: Console,
+) -> None:
+    """Print every figure beside its bound.
+
+    Raises:
+        BenchFailed: names the figures that missed theirs.
+    """
+    platform = catalog.platforms()[catalog.choose("platform", platform_id, catalog.platforms())]
+    build = ensure_engine(platform_id, llama_cpp, console)
+    model = ensure_model(model_name, console)
+    one, many = _best(lambda: step_us(1)), _best(lambda: step_us(_MANY))
+    rows = [
+        ("decode step, one sequence", one, "us", STEP_LIMIT_US, one <= STEP_LIMIT_US),
+        _further((many - one) / (_MANY - 1)),
+        _filled(_best(lambda: fill_ms(build.lib_dir))),
+    ]
+    parameters = parameters_for(build, model, platform, threads or 1)
+    for depth in _DEPTHS:
+        with console.status(f"our rates and llama-bench's at depth {depth} ..."):
+            pairs = [
+                (rates.ours(parameters, depth), rates.llama_bench(parameters, depth))
+                for _ in range(_BLOCKS)
+            ]
+        for index, what in enumerate(("prefill", "decode")):
+            ratio = statistics.median(mine[index] / theirs[index] for mine, theirs in pairs)
+            rows.append(
+                (
+                    f"{what} at depth {depth} / llama-bench, {_BLOCKS} blocks",
+                    ratio,
+                    "",
+                    RATE_FLOOR,
+                    ratio >= RATE_FLOOR,
+                )
+            )
+    _print(rows, console)
+
+
+def _further(us: float) -> tuple[str, float, str, float, bool]:
+    return ("each further sequence", us, "us", SEQUENCE_LIMIT_US, us <= SEQUENCE_LIMIT_US)
+
+
+def _filled(ms: float) -> tuple[str, float, str, float, bool]:
+    return ("fill a batch of 3,000 tokens", ms, "ms", FILL_LIMIT_MS, ms <= FILL_LIMIT_MS)
+
+
+def _print(rows: Sequence[tuple[str, float, str, float, bool]], console: Console) -> None:
+    table = Table(title="engine overhead and rates", title_justify="left")
+    for heading in ("figure", "measured", "bound", ""):
+        table.add_column(heading, justify="right" if heading in {"measured", "bound"} else "left")
+    for name, value, unit, bound, good in rows:
+        sign = "[green]met[/]" if good else "[bold red]missed[/]"
+        table.add_row(name, f"{value:.3g} {unit}", f"{bound:g} {unit}", sign)
+    console.print(table)
+    missed = [name for name, *_, good in rows if not good]
+    if missed:
+        raise BenchFailed(f"missed: {'; '.join(missed)}")
