@@ -213,7 +213,7 @@ def bench(
     llama_cpp: LlamaCppOption = None,
 ) -> None:
     """Measure the engine's own overhead, and its rates against llama-bench of the same build."""
-    from runner.bench.overhead import run_bench
+    from runner.overhead import run_bench
 
     run_bench(platform, model, threads, llama_cpp, Console())
 

@@ -58,6 +58,7 @@ def llama_bench(parameters: LoadParameters, depth: int) -> Rates:
         EnvironmentProblem: the build has no llama-bench, or it failed; with its last line.
     """
     program = parameters.lib_dir / "llama-bench"
+    offloaded = _ALL_LAYERS if parameters.n_gpu_layers < 0 else parameters.n_gpu_layers
     command = [
         *(str(program), "-m", str(parameters.model_path), "-o", "json", "-r", "1"),
         *(
