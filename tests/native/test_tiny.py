@@ -11,7 +11,8 @@ import pytest
 
 from runner.build import EngineBuild
 from runner.engine.backend import Entry, Logits, NativeBackend, TokenIds
-from runner.engine.llamacpp import LlamaCppBackend, LoadParameters
+from runner.engine.llamacpp import LlamaCppBackend
+from runner.engine.parameters import LoadParameters
 from runner.models.tiny import WINDOW
 from runner.models.vocabularies import SIZE
 
