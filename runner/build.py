@@ -20,12 +20,14 @@ from runner import catalog, source, toolchain
 from runner.binding import ensure_binding
 from runner.catalog import Platform
 from runner.devices import require_device
-from runner.errors import EnvironmentProblem, UsageError
+from runner.errors import EnvironmentProblem
 from runner.fetching import need_space
-from runner.layout import require_layout
+from runner.ownbuild import EngineBuild, library_digest, take_own
 from runner.paths import cache_dir
 from runner.progress import Show, percent_progress
 from runner.toolchain import Toolchain
+
+__all__ = ["EngineBuild", "Recipe", "ensure_engine", "library_digest"]
 
 TARGETS = ("llama", "llama-server", "llama-bench", "llama-quantize")
 COMMON_FLAGS = (
@@ -53,26 +55,6 @@ _NATIVE = "-DGGML_NATIVE=ON"
 _SPACE = 1_500_000_000
 _STEP = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")
 _RECORD = "build.json"
-_COMMIT = re.compile(r"commit ([0-9a-f]{7,40})|\(([0-9a-f]{7,40})\)")
-
-
-@dataclass(frozen=True)
-class EngineBuild:
-    """A llama.cpp build that is ready to be loaded.
-
-    Attributes:
-        lib_dir: Folder with libllama, llama-server, llama-bench and llama-quantize.
-        library_sha256: Over libllama and every libggml file, names and contents, in order.
-        llama_cpp_commit: None when a user's own build does not tell.
-        cmake_flags: None for a user's own build.
-    """
-
-    lib_dir: Path
-    binding_version: str
-    llama_cpp_commit: str | None
-    library_sha256: str
-    cmake_flags: str | None
-    source: Literal["ours", "own"]
 
 
 @overload
@@ -106,7 +88,7 @@ def ensure_engine(
     platforms = catalog.platforms()
     chosen = platforms[catalog.choose("platform", platform, platforms)]
     if llama_cpp is not None:
-        return _told(_own(chosen, llama_cpp, console), console)
+        return _told(take_own(chosen, llama_cpp, console), console)
     recipe = Recipe(chosen, toolchain.find(chosen))
     if dry_run:
         recipe.describe(console)
@@ -249,55 +231,3 @@ def _reason(said: list[str]) -> str:
     errors = [line for line in said if re.search(r"\berror\b", line, flags=re.IGNORECASE)]
     wordy = [line for line in said if line.strip()] or ["no output"]
     return (errors[:1] or wordy[-1:])[0].strip()
-
-
-def library_digest(lib_dir: Path) -> str:
-    """One sha256 over libllama and the libggml files, each with its name."""
-    files = [
-        path
-        for path in sorted(lib_dir.iterdir())
-        if path.name.startswith(("libllama.", "libggml")) and not path.is_symlink()
-    ]
-    digest = hashlib.sha256()
-    for path in files:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
-def _own(chosen: Platform, given: Path, console: Console) -> EngineBuild:
-    """Take a user's own build, once it is shown to fit.
-
-    What its platform needs to compile is not asked for: it is compiled already.
-    """
-    toolchain.require_system(chosen)
-    lib_dir = _lib_dir(given.expanduser().resolve())
-    binding = ensure_binding(console)
-    require_layout(lib_dir)
-    require_device(chosen, lib_dir)
-    return EngineBuild(
-        lib_dir=lib_dir,
-        binding_version=binding,
-        llama_cpp_commit=_reported_commit(lib_dir),
-        library_sha256=library_digest(lib_dir),
-        cmake_flags=None,
-        source="own",
-    )
-
-
-def _lib_dir(given: Path) -> Path:
-    for folder in (given, given / "bin", given / "lib"):
-        if any((folder / f"libllama{ending}").exists() for ending in (".so", ".dylib")):
-            return folder
-    raise UsageError(
-        f"no libllama in {given}, {given / 'bin'} or {given / 'lib'}; give --llama-cpp the folder "
-        "of a build with shared libraries (-DBUILD_SHARED_LIBS=ON)"
-    )
-
-
-def _reported_commit(lib_dir: Path) -> str | None:
-    server = lib_dir / "llama-server"
-    if not server.exists():
-        return None
-    said = subprocess.run([str(server), "--version"], capture_output=True, text=True, check=False)
-    match = _COMMIT.search(said.stderr + said.stdout)
-    return (match[1] or match[2]) if match else None
