@@ -219,6 +219,25 @@ def bench(
 
 
 @app.command()
+def publish(
+    run: Annotated[str, typer.Argument(help="Id of a complete run: the name of its folder.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder the run is in. Default: build/runs.")
+    ] = None,
+) -> None:
+    """Copy a complete run, checked, into data/runs, to be committed.
+
+    Examples:
+
+      livekv publish 20260101T120000Z-reference-smollm2-135m
+    """
+    from runner.publish import publish_run
+    from runner.sweep import DEFAULT_OUT
+
+    typer.echo(publish_run(run, out or DEFAULT_OUT))
+
+
+@app.command()
 def catalog() -> None:
     """List what can be run: platforms, models, sweeps and their points."""
     from runner.listing import print_catalog
