@@ -87,7 +87,9 @@ def sweep(
     ] = False,
     resume: Annotated[
         str | None,
-        typer.Option("--resume", help="Go on with an unfinished run: its id, or 'last'."),
+        typer.Option(
+            "--resume", help="Go on with an unfinished run, by its own plan: its id, or 'last'."
+        ),
     ] = None,
     dry_run: Annotated[
         bool,

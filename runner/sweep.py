@@ -27,6 +27,8 @@ from runner.paths import ROOT
 from runner.plan import Plan, Rates, Request, keep_rates, load_rates, make_plan, step_seconds
 from runner.validate import parameters_for, print_checks
 
+_PATIENCE = 20.0
+_SHORTEST_LIMIT_S = 600.0
 DEFAULT_OUT = ROOT / "build" / "runs"
 
 
@@ -96,7 +98,7 @@ def _run_blocks(plan: Plan, parameters: LoadParameters, journal: Journal, consol
     with StepProgress(console, costs, len(done)) as progress:
         for step in todo:
             progress.begin(step)
-            entry = run_step(plan, step, parameters)
+            entry = run_step(plan, step, parameters, _limit_s(costs[step]))
             journal.append(step, entry)
             progress.end(step, entry["reason"])
             peak = max(peak, (entry["block"] or {}).get("peak_rss_bytes") or 0)
@@ -104,7 +106,9 @@ def _run_blocks(plan: Plan, parameters: LoadParameters, journal: Journal, consol
         keep_rates(plan, known.model_copy(update={"peak_rss_bytes": peak}))
 
 
-def run_step(plan: Plan, step: Step, parameters: LoadParameters) -> Entry:
+def run_step(
+    plan: Plan, step: Step, parameters: LoadParameters, limit_s: float | None = None
+) -> Entry:
     """One arm, once, in its own process. What goes wrong there is an entry with a reason."""
     job = {
         "load": to_job(parameters),
@@ -115,11 +119,16 @@ def run_step(plan: Plan, step: Step, parameters: LoadParameters) -> Entry:
     }
     started_at = datetime.now(UTC).isoformat()
     try:
-        measured = call("runner.bench.worker", job)
+        measured = call("runner.bench.worker", job, limit_s=limit_s)
     except (JobDied, JobFailed) as error:
         failed = {"started_at": started_at}
         return {"status": "failed", "reason": str(error), "block": failed, "hops": []}
     return {"status": "ok", "reason": None, **measured}
+
+
+def _limit_s(expected_s: float) -> float | None:
+    """When a step is given up: far beyond what it should take, and never without an estimate."""
+    return max(_SHORTEST_LIMIT_S, _PATIENCE * expected_s) if expected_s else None
 
 
 @contextmanager

@@ -65,15 +65,20 @@ def _run(module: str, folder: Path, output: Any, limit_s: float | None) -> int |
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+    # A timer and not `wait(timeout=...)`, which polls while the child is being measured.
+    expired = threading.Event()
+    timer = threading.Timer(limit_s or 0.0, lambda: (expired.set(), child.kill()))
     try:
-        return child.wait(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        return None
+        if limit_s is not None:
+            timer.start()
+        code = child.wait()
     finally:
+        timer.cancel()
         child.kill()
         child.wait()
         if child.stdin:
             child.stdin.close()
+    return None if expired.is_set() else code
 
 
 def _answer(path: Path) -> dict[str, Any] | None:

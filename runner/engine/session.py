@@ -128,7 +128,7 @@ class Session:
     ) -> Iterator[int]:
         """Generate a turn and yield each token as soon as it is known.
 
-        Leaving the loop early withdraws the request; the conversation keeps what was yielded.
+        Leaving the loop early withdraws the request; the conversation keeps what was generated.
         """
         request = self.start(max_tokens, sampler, ignore_end=ignore_end)
         yielded = 0
