@@ -9,6 +9,7 @@ from runner.engine.backend import (
     BackendError,
     CacheFull,
     Entry,
+    InvalidRequest,
     Logits,
     NativeBackend,
 )
@@ -77,9 +78,13 @@ class Scheduler:
         return request.turn
 
     def withdraw(self, request: Request) -> None:
-        """Stop advancing a request; its slot stays as it is."""
+        """Stop advancing a request; its slot stays as it is, and who waits for it is told."""
         if request in self._active:
-            self._active.remove(request)
+            self._fail([request], InvalidRequest("the turn was withdrawn before its end"))
+
+    def running(self, slot: Slot) -> Request | None:
+        """The request that is running on a slot."""
+        return next((request for request in self._active if request.slot is slot), None)
 
     def step(self) -> None:
         """Plan a batch, decode it, demultiplex the logits."""

@@ -17,6 +17,7 @@ from runner.engine.states import SavedState, freeze, thaw
 class Session:
     """Append tokens, generate, append a tool's result, go on; only what is new is computed.
 
+    While a turn runs the conversation is its own: changing it raises `InvalidRequest`.
     Not thread-safe, like its engine. Use as a context manager, or call `close`.
     """
 
@@ -47,6 +48,14 @@ class Session:
         return self._slot
 
     @property
+    def _idle(self) -> Slot:
+        """The slot, when no turn is running on it that a change would pull it away from."""
+        slot = self._open
+        if self._scheduler.running(slot):
+            raise InvalidRequest("a turn is running: finish it, or close the session")
+        return slot
+
+    @property
     def tokens(self) -> TokenIds:
         """The whole conversation, shape (n_tokens,), read-only, valid until the next change."""
         return self._open.tokens
@@ -62,7 +71,7 @@ class Session:
         Raises:
             ContextExceeded, InvalidRequest: nothing was appended.
         """
-        self._open.append(tokens)
+        self._idle.append(tokens)
 
     def append_tool_result(self, tokens: TokenIds | Sequence[int]) -> None:
         """Append a tool's result to live KV.
@@ -72,7 +81,7 @@ class Session:
         Raises:
             InvalidRequest: no turn was generated yet that a tool could answer.
         """
-        slot = self._open
+        slot = self._idle
         if slot.n_tokens == slot.n_past:
             raise InvalidRequest("no generated token is waiting: generate a turn before its result")
         slot.append(tokens)
@@ -87,7 +96,7 @@ class Session:
             Tokens kept in KV.
         """
         ids = np.asarray(tokens, dtype=np.int32)
-        slot = self._open
+        slot = self._idle
         shared = min(len(ids), slot.n_tokens)
         differs = np.flatnonzero(slot.buffer[:shared] != ids[:shared])
         common = int(differs[0]) if len(differs) else shared
@@ -154,7 +163,7 @@ class Session:
         ignore_end: bool = False,
     ) -> Request:
         """Queue a turn without waiting; `Engine.step` or `Engine.run` advances it."""
-        slot = self._open
+        slot = self._idle
         if slot.n_tokens == 0:
             raise InvalidRequest("the conversation is empty: send tokens first")
         if script is not None and len(script) < max_tokens:
@@ -190,11 +199,11 @@ class Session:
             False when KV could not roll back (recurrent models): the next turn prefills again,
             and its receipt says so.
         """
-        return self._open.truncate(n_tokens)
+        return self._idle.truncate(n_tokens)
 
     def reset(self) -> None:
         """Forget conversation and KV."""
-        self._open.clear()
+        self._idle.clear()
 
     def save_state(self) -> bytes:
         """The session as framed, checksummed bytes; see `states`."""
@@ -216,15 +225,18 @@ class Session:
             StateRefused: the frame is damaged or from another model, or the library refused its
                 bytes; the session is empty then and can be prefilled.
         """
-        slot = self._open
+        slot = self._idle
         slot.clear()
         saved = thaw(blob, self._backend.fingerprint)
         slot.restore(saved.tokens, saved.n_past, saved.payload)
 
     def close(self) -> None:
-        """Free the sequence; may be called twice."""
+        """Free the sequence, a running turn with it; may be called twice."""
         if self._slot is None:
             return
+        running = self._scheduler.running(self._slot)
+        if running:
+            self._scheduler.withdraw(running)
         self._slots.give_back(self._slot)
         self._slot = None
         if self._on_close:
