@@ -67,7 +67,12 @@ def _run(module: str, folder: Path, output: Any, limit_s: float | None) -> int |
     )
     # A timer and not `wait(timeout=...)`, which polls while the child is being measured.
     expired = threading.Event()
-    timer = threading.Timer(limit_s or 0.0, lambda: (expired.set(), child.kill()))
+
+    def give_up() -> None:
+        expired.set()
+        child.kill()
+
+    timer = threading.Timer(limit_s or 0.0, give_up)
     try:
         if limit_s is not None:
             timer.start()

@@ -61,12 +61,7 @@ def llama_bench(parameters: LoadParameters, depth: int) -> Rates:
     offloaded = _ALL_LAYERS if parameters.n_gpu_layers < 0 else parameters.n_gpu_layers
     command = [
         *(str(program), "-m", str(parameters.model_path), "-o", "json", "-r", "1"),
-        *(
-            "-t",
-            str(parameters.n_threads),
-            "-ngl",
-            str(_ALL_LAYERS if parameters.n_gpu_layers < 0 else parameters.n_gpu_layers),
-        ),
+        *("-t", str(parameters.n_threads), "-ngl", str(offloaded)),
         *("-b", str(parameters.n_batch), "-ub", str(parameters.n_ubatch)),
         *("-p", str(PREFILL), "-n", str(DECODE), "-d", str(depth)),
     ]
