@@ -184,7 +184,7 @@ def engine(
 
       livekv engine --llama-cpp ~/llama.cpp/build/bin
     """
-    from runner.build import ensure_engine
+    from runner.building import ensure_engine
 
     ensure_engine(platform, llama_cpp, Console(), dry_run=dry_run)
 

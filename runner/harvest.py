@@ -12,7 +12,7 @@ from runner.bench.contention import Contention, void_reason
 from runner.bench.machine import machine_facts
 from runner.bench.schedule import Step
 from runner.bringup import BringUp
-from runner.build import EngineBuild
+from runner.building import EngineBuild
 from runner.engine.parameters import LoadParameters
 from runner.errors import RunAborted
 from runner.journal import Entry, Journal

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from runner import catalog
 from runner.bench import rates
-from runner.build import ensure_engine
+from runner.building import ensure_engine
 from runner.engine import symbols
 from runner.engine.backend import Entry, Logits
 from runner.engine.batch import Batch

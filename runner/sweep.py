@@ -16,7 +16,7 @@ from runner.bench.isolated import JobDied, JobFailed, call
 from runner.bench.schedule import Step
 from runner.bench.worker import to_job
 from runner.bringup import BringUp, bring_up
-from runner.build import EngineBuild, ensure_engine
+from runner.building import EngineBuild, ensure_engine
 from runner.display import StepProgress, show_plan
 from runner.engine.parameters import LoadParameters
 from runner.errors import RunAborted

@@ -13,7 +13,7 @@ from runner import records
 from runner.bench.isolated import JobDied, JobFailed
 from runner.bench.machine import default_threads
 from runner.bringup import Row, bring_up
-from runner.build import EngineBuild, ensure_engine
+from runner.building import EngineBuild, ensure_engine
 from runner.catalog import Platform, choose, platforms
 from runner.engine.parameters import LoadParameters
 from runner.errors import LivekvError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from runner.build import EngineBuild, ensure_engine
+from runner.building import EngineBuild, ensure_engine
 from runner.models import ResolvedModel, ensure_model
 
 TINY = ("llama", "qwen2", "gemma3", "mamba")

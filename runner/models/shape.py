@@ -18,13 +18,13 @@ from gguf import GGMLQuantizationType as Quant
 from gguf import LlamaFileType
 from rich.console import Console
 
+from runner.building.source import extract
 from runner.catalog import Model
 from runner.errors import UsageError
 from runner.fetching import need_space
 from runner.models.gguf_file import ARRAY, MAGIC, STRING, UINT32, Tensor, read_header
 from runner.paths import cache_dir
 from runner.progress import byte_progress
-from runner.source import extract
 
 # Part of the file's name: a changed writer writes a new file.
 _VERSION = 1

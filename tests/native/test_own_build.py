@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from runner import devices
-from runner.build import EngineBuild, ensure_engine
+from runner.building import EngineBuild, devices, ensure_engine
+from runner.building.layout import require_layout
+from runner.building.source import LLAMA_CPP_COMMIT
 from runner.errors import EnvironmentProblem, UsageError
-from runner.layout import require_layout
-from runner.source import LLAMA_CPP_COMMIT
 
 
 def test_a_fitting_build_is_taken(engine_build: EngineBuild, console: Console) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from runner.build import EngineBuild
+from runner.building import EngineBuild
 from runner.engine.backend import Entry
 from runner.engine.llamacpp import LlamaCppBackend
 from runner.engine.parameters import LoadParameters

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.build import EngineBuild
+from runner.building import EngineBuild
 from runner.engine.backend import Entry, Logits, NativeBackend, TokenIds
 from runner.engine.llamacpp import LlamaCppBackend
 from runner.engine.parameters import LoadParameters

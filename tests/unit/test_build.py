@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from runner import build, catalog, devices, fetching, layout, source, toolchain
-from runner.build import Recipe, ensure_engine, library_digest
+from runner import catalog, fetching
+from runner.building import build, devices, layout, source, toolchain
+from runner.building.build import Recipe, ensure_engine, library_digest
+from runner.building.toolchain import Toolchain
 from runner.errors import EnvironmentProblem, UsageError
 from runner.fetching import Artefact
-from runner.toolchain import Toolchain
 
 PYTHON = sys.executable
 CPU = catalog.platforms()["cpu"]

@@ -12,9 +12,9 @@ import sys
 from filelock import FileLock
 from rich.console import Console
 
+from runner.building.source import BINDING, BINDING_VERSION, sdist
 from runner.errors import EnvironmentProblem
 from runner.paths import cache_dir
-from runner.source import BINDING, BINDING_VERSION, sdist
 
 
 def installed() -> str | None:

@@ -11,12 +11,12 @@ from typing import Literal
 
 from rich.console import Console
 
-from runner import toolchain
-from runner.binding import ensure_binding
+from runner.building import toolchain
+from runner.building.binding import ensure_binding
+from runner.building.devices import require_device
+from runner.building.layout import require_layout
 from runner.catalog import Platform
-from runner.devices import require_device
 from runner.errors import UsageError
-from runner.layout import require_layout
 
 _COMMIT = re.compile(r"commit ([0-9a-f]{7,40})|\(([0-9a-f]{7,40})\)")
 

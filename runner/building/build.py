@@ -16,16 +16,17 @@ from typing import Literal, TextIO, overload
 from filelock import FileLock
 from rich.console import Console
 
-from runner import catalog, source, toolchain
-from runner.binding import ensure_binding
+from runner import catalog
+from runner.building import source, toolchain
+from runner.building.binding import ensure_binding
+from runner.building.devices import require_device
+from runner.building.ownbuild import EngineBuild, library_digest, take_own
+from runner.building.toolchain import Toolchain
 from runner.catalog import Platform
-from runner.devices import require_device
 from runner.errors import EnvironmentProblem
 from runner.fetching import need_space
-from runner.ownbuild import EngineBuild, library_digest, take_own
 from runner.paths import cache_dir
 from runner.progress import Show, percent_progress
-from runner.toolchain import Toolchain
 
 __all__ = ["EngineBuild", "Recipe", "ensure_engine", "library_digest"]
 

@@ -1,4 +1,4 @@
-"""Does the binding's view of llama.cpp's structs fit a library? Run as ``python -m runner.layout``.
+"""Does the binding's view of llama.cpp's structs fit a library? A module to run by itself.
 
 The binding describes C structs by hand. Against another llama.cpp version every field may sit
 elsewhere, and nothing says so: a wrong context size, or a crash. The library's own defaults tell:
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runner.errors import UsageError
+from runner.paths import ROOT
 
 # llama_context_default_params and llama_model_default_params, as llama.cpp 0c1e57098 sets them.
 # Fields late in a struct move when anything before them does.
@@ -74,9 +75,9 @@ def require_layout(lib_dir: Path) -> None:
         UsageError: the library cannot be loaded, or a field is not where the binding looks.
     """
     said = subprocess.run(
-        [sys.executable, "-m", "runner.layout"],
+        [sys.executable, "-m", "runner.building.layout"],
         env={**os.environ, "LLAMA_CPP_LIB_PATH": str(lib_dir)},
-        cwd=Path(__file__).resolve().parent.parent,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
