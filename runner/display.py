@@ -87,16 +87,19 @@ class StepProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        if self._console.is_terminal:
+            self._progress.stop()
 
     def begin(self, step: Step) -> None:
         """A step starts."""
         self._started_at = time.monotonic()
         text = f"block {step.block + 1} {step.point} {step.arm}"
-        self._progress.update(self._task, description=text, left=self._left())
-        self._progress.refresh()
-        if not self._console.is_terminal:
-            self._console.print(f"{text} ({self._left()})", highlight=False)
+        if self._console.is_terminal:
+            self._progress.update(self._task, description=text, left=self._left())
+            self._progress.refresh()
+        else:
+            left = self._left()
+            self._console.print(f"{text} ({left})" if left else text, highlight=False)
 
     def end(self, step: Step, reason: str | None) -> None:
         """A step is on disk; `reason` when it failed."""
