@@ -78,6 +78,9 @@ class Engine:
             slot.append(tokens)
             self._scheduler.finish(self._scheduler.submit(slot, 0))
         except BaseException:
+            running = self._scheduler.running(slot)
+            if running:
+                self._scheduler.withdraw(running)
             self._slots.give_back(slot)
             raise
         return Prefix(self._slots, slot)

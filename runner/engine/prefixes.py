@@ -17,6 +17,7 @@ class Prefix:
         self._slots = slots
         self._slot = slot
         self._references = 1
+        self._owned = True
 
     @property
     def references(self) -> int:
@@ -54,5 +55,7 @@ class Prefix:
             self._slots.give_back(self._slot)
 
     def close(self) -> None:
-        """The owner's release."""
-        self.release()
+        """The owner's release; may be called twice."""
+        if self._owned:
+            self._owned = False
+            self.release()
