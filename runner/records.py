@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -212,7 +213,8 @@ def write_table(folder: Path, table: str, rows: Sequence[Mapping[str, Any]]) -> 
             os.fsync(sink.fileno())
         partial.replace(final)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # where the folder itself is the trouble there is no part
+            partial.unlink()
         raise EnvironmentProblem(
             f"cannot write {final}: {error.strerror or error}; "
             "finished blocks are kept in the journal, free space and use --resume"

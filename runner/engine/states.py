@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,8 @@ class StateStore:
             partial.write_bytes(blob)
             partial.replace(final)
         except OSError as error:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):  # where the folder itself is the trouble there is no part
+                partial.unlink()
             raise EnvironmentProblem(
                 f"cannot store a state of {len(blob)} bytes in {self._folder}: "
                 f"{error.strerror or error}; free space or choose another folder"
