@@ -11,6 +11,8 @@ from runner.engine.backend import ContextExceeded, DecodeFailed, InvalidRequest,
 from runner.engine.contract import some_tokens
 from runner.engine.engine import Engine
 from runner.engine.fake import FakeBackend
+from runner.engine.prefixes import Prefix
+from runner.engine.session import Session
 
 FAKE = FakeBackend()
 
@@ -55,7 +57,7 @@ def test_the_last_to_close_frees_the_memory_in_any_order(order: tuple[int, ...])
     backend = FakeBackend()
     engine = Engine(backend)
     prefix = engine.prefix(prompt(40))
-    holders = [prefix, engine.session(prefix), engine.session(prefix)]
+    holders: list[Prefix | Session] = [prefix, engine.session(prefix), engine.session(prefix)]
     for left, index in zip((2, 1, 0), order, strict=True):
         assert backend.cells_used == 40
         holders[index].close()

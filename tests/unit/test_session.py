@@ -335,7 +335,7 @@ class TestLimits:
 
     @pytest.mark.parametrize("token", [-1, FAKE.vocabulary.n_tokens])
     def test_ids_outside_the_vocabulary_are_refused(self, session: Session, token: int) -> None:
-        with pytest.raises(InvalidRequest, match="are outside 0..259"):
+        with pytest.raises(InvalidRequest, match="are outside 0"):
             session.send([1, token])
         assert len(session.tokens) == 0
 
