@@ -89,15 +89,14 @@ def test_a_long_prefill_is_cut_at_n_batch() -> None:
     assert backend.batches == [[(0, 10)], [(0, 10)], [(0, 10)], [(0, 5)]]
 
 
-def test_a_running_turn_gets_its_token_before_any_prefill() -> None:
+def test_a_running_turn_gets_its_token_before_any_older_prefill() -> None:
     backend = FailingBackend(n_batch=10)
     engine = Engine(backend)
-    speaking = started(engine, prompt(4)).start(6, ignore_end=True)
-    engine.step()
     reading = started(engine, prompt(24)).start(1, ignore_end=True)
-    engine.run([speaking, reading])
-    # Sequence 0 decodes one token a step although sequence 1 could fill every batch.
-    assert backend.batches[1:4] == [[(0, 1), (1, 9)], [(0, 1), (1, 9)], [(0, 1), (1, 6)]]
+    speaking = started(engine, prompt(1)).start(6, ignore_end=True)
+    engine.run([reading, speaking])
+    # Sequence 1 decodes a token every step although sequence 0 could fill every batch.
+    assert backend.batches[:3] == [[(1, 1), (0, 9)], [(1, 1), (0, 9)], [(1, 1), (0, 6)]]
 
 
 def test_more_running_turns_than_n_batch_all_come_to_their_end() -> None:
@@ -258,6 +257,21 @@ def test_kv_that_cannot_be_rolled_back_is_computed_again_and_not_called_reuse() 
     assert session.n_past == 0
     turn = session.generate(1)
     assert (turn.n_reused, turn.n_evaluated) == (0, 18)
+
+
+def test_a_turn_that_outlives_an_interrupt_does_not_call_lost_kv_reuse() -> None:
+    backend = FailingBackend(can_roll_back=False)
+    engine = Engine(backend)
+    session = started(engine, prompt(12))
+    session.generate(0)
+    session.send(prompt(6, 50))
+    request = session.start(3, ignore_end=True)
+    backend.fail(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        engine.run([request])
+    turn = engine.run([request])[0]
+    assert (turn.n_reused, turn.n_evaluated) == (0, 18 + 2)
+    assert turn.sampled == alone(np.concatenate([prompt(12), prompt(6, 50)]), 3)
 
 
 # BR-17: time is read only after `synchronize`.
