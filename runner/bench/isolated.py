@@ -101,8 +101,15 @@ def _obituary(module: str, code: int | None, output: Path) -> str:
     if code is None:
         return f"the {name} process passed its time limit and was stopped{said}"
     if code < 0:
-        return f"the {name} process was killed by {signal.Signals(-code).name}{said}"
+        return f"the {name} process was killed by {_signal_name(-code)}{said}"
     return f"the {name} process ended with exit code {code} and no answer{said}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have none
+        return f"signal {number}"
 
 
 def serve(work: Callable[[Job], dict[str, Any]]) -> None:
@@ -120,5 +127,7 @@ def serve(work: Callable[[Job], dict[str, Any]]) -> None:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: its buffer's lock, held by this thread, aborts the interpreter's exit.
+    while os.read(0, 1):
+        pass
     os._exit(1)
