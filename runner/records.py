@@ -202,7 +202,10 @@ def write_table(folder: Path, table: str, rows: Sequence[Mapping[str, Any]]) -> 
     """
     for row in rows:
         check_row(table, row)
-    arrow = pa.Table.from_pylist(list(rows), schema=TABLES[table])
+    try:
+        arrow = pa.Table.from_pylist(list(rows), schema=TABLES[table])
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise RecordError(f"{table}: a value of another type: {error}") from error
     final = folder / f"{table}.parquet"
     partial = folder / f"{table}.parquet.partial"
     try:
