@@ -15,6 +15,7 @@ from runner import catalog
 from runner.arms import ARMS
 from runner.bench.machine import default_threads
 from runner.bench.schedule import Step, draw_seed, plan_blocks
+from runner.bench.worker import WARMUP_TURN
 from runner.catalog import Point, choose
 from runner.errors import UsageError
 from runner.expectations import VoidRule
@@ -118,6 +119,8 @@ def make_plan(request: Request, root: Path = ROOT) -> Plan:
     registration = _registration(request, root, sweep.id, model.id, points)
     registration = _as_expected(registration, arms, blocks)
     expectation = registration.expectation
+    warmup_tokens = expectation.warmup_tokens if expectation else WARMUP_TOKENS
+    _require_warm_up(warmup_tokens, n_ctx)
     seed = draw_seed() if request.seed is None else request.seed
     settled = {"blocks": blocks, "threads": n_threads, "seed": seed}
     return Plan(
@@ -133,7 +136,7 @@ def make_plan(request: Request, root: Path = ROOT) -> Plan:
         n_batch=request.n_batch,
         n_threads=n_threads,
         threads_reason=threads_reason,
-        warmup_tokens=expectation.warmup_tokens if expectation else WARMUP_TOKENS,
+        warmup_tokens=warmup_tokens,
         void=expectation.void if expectation else EXPLORATORY_VOID,
         command=_command(request, settled),
         registration_status=registration.status,
@@ -167,6 +170,15 @@ def _require_fit(points: Sequence[Point], n_ctx: int) -> None:
         raise UsageError(
             f"{largest.id} needs {largest.n_tokens} KV cells and n_ctx is {n_ctx}; "
             f"use --n-ctx {largest.n_tokens} or more, or --max-prefix to leave it out"
+        )
+
+
+def _require_warm_up(warmup_tokens: int, n_ctx: int) -> None:
+    needed = warmup_tokens + WARMUP_TURN
+    if needed > n_ctx:
+        raise UsageError(
+            f"the warm-up needs {needed} KV cells and n_ctx is {n_ctx}; "
+            f"use --n-ctx {needed} or more"
         )
 
 

@@ -23,7 +23,8 @@ from runner.engine.parameters import LoadParameters
 from runner.engine.states import token_digest
 from runner.workloads.tool_loop import Hop, Script, build_script
 
-_WARMUP_TURN = 8
+WARMUP_TURN = 8
+"""Tokens generated at the end of a warm-up."""
 
 
 def load_parameters(job: Job) -> LoadParameters:
@@ -79,7 +80,7 @@ def _warm_up(engine: Engine, n_tokens: int) -> None:
     with engine.session() as session:
         n_vocab = engine.backend.vocabulary.n_tokens
         session.send(np.arange(n_tokens, dtype=np.int32) % n_vocab)
-        session.generate(_WARMUP_TURN, ignore_end=True)
+        session.generate(WARMUP_TURN, ignore_end=True)
 
 
 def _block(script: Script, meter: Meter, seen: Contention) -> dict[str, Any]:
