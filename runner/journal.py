@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
@@ -34,15 +34,19 @@ class Journal:
         self._steps_file = folder / "journal.jsonl"
 
     def begin(self, plan: Plan) -> None:
-        """Write the plan down.
+        """Write the plan down, whole or not at all.
 
         Raises:
             EnvironmentProblem: the folder cannot be written.
         """
+        partial = self._plan_file.with_suffix(".partial")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._plan_file.write_text(plan.model_dump_json(indent=1), encoding="utf-8")
+            partial.write_text(plan.model_dump_json(indent=1), encoding="utf-8")
+            partial.replace(self._plan_file)
         except OSError as error:
+            with suppress(OSError):  # where the folder itself is the trouble there is no part
+                partial.unlink()
             raise EnvironmentProblem(
                 f"cannot write {self.folder}: {error.strerror or error}; choose another --out"
             ) from error
@@ -68,8 +72,8 @@ class Journal:
         """
         line = json.dumps({"step": asdict(step), **entry}) + "\n"
         try:
-            with self._steps_file.open("a", encoding="utf-8") as file:
-                file.write(line)
+            with self._steps_file.open("ab+") as file:
+                file.write(b"\n" * _is_cut(file) + line.encode())
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -106,6 +110,14 @@ class Journal:
         return {
             step: entry for step, entry in entries.items() if counts[step.block, step.point] == arms
         }
+
+
+def _is_cut(file: BinaryIO) -> bool:
+    """Whether the last line has no end: what comes next must not be read as a part of it."""
+    if not file.tell():
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
 
 
 def find_unfinished(out: Path, name: str) -> Journal:
