@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from runner import __version__
 from runner.errors import LivekvError
@@ -262,7 +263,8 @@ def main() -> None:
     try:
         app()
     except LivekvError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        said = escape("; ".join(line.strip() for line in str(error).splitlines()))
+        Console(stderr=True).print(f"[bold red]error:[/] {said}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         Console(stderr=True).print(

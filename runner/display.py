@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -30,7 +31,7 @@ def show_plan(plan: Plan, console: Console) -> None:
     warning = threads_warning(plan.n_threads, usable_cores())
     expected = estimate(plan)
     lines = [
-        f"model {plan.model}, n_ctx {plan.n_ctx}, n_batch {plan.n_batch}",
+        f"model {escape(plan.model)}, n_ctx {plan.n_ctx}, n_batch {plan.n_batch}",
         f"arms {', '.join(plan.arms)}, {plan.blocks} blocks, order seed {plan.order_seed}",
         f"threads {plan.n_threads}: {plan.threads_reason}",
         *([f"[yellow]warning:[/] {warning}"] if warning else []),
@@ -107,7 +108,8 @@ class StepProgress:
         self._expected += self._costs.pop(step)
         self._progress.advance(self._task)
         if reason:
-            self._console.print(f"[yellow]failed:[/] {step.arm} at {step.point}: {reason}")
+            said = escape(f"{step.arm} at {step.point}: {reason}")
+            self._console.print(f"[yellow]failed:[/] {said}", highlight=False, soft_wrap=True)
 
     def _left(self) -> str:
         """Remaining estimates, scaled by how the finished steps compared with theirs."""

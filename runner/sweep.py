@@ -58,7 +58,8 @@ def run_sweep(request: Request, console: Console) -> None:
         _run_blocks(plan, parameters, journal, console)
         session = Session(plan, parameters, build, model, brought_up, started_at)
         folder = write_run(session, journal)
-    console.print(f"run {plan.run_id} is in {folder}", highlight=False, soft_wrap=True)
+    said = f"run {plan.run_id} is in {folder}"
+    console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _parameters(plan: Plan, build: EngineBuild, model: ResolvedModel) -> LoadParameters:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from runner import records
@@ -73,7 +74,7 @@ def validate_models(
         failed += [f"{name}: {row['check']}" for row in found if row["status"] == "fail"]
     folder = out or ROOT / "build" / "validate"
     path = records.write_table(folder, "checks", rows)
-    console.print(f"checks are in {path}", highlight=False)
+    console.print(f"checks are in {path}", highlight=False, markup=False, soft_wrap=True)
     if failed:
         raise ValidationFailed(f"{len(failed)} check(s) failed: {'; '.join(failed)}")
 
@@ -105,5 +106,5 @@ def print_checks(title: str, rows: Sequence[Row], console: Console) -> None:
         seen = row["detail"]
         if row["status"] == "fail":
             seen = f"{seen} -> {row['meaning']}"
-        table.add_row(row["check"], _SIGNS[row["status"]], value, seen)
+        table.add_row(row["check"], _SIGNS[row["status"]], value, escape(seen))
     console.print(table)
