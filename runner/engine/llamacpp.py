@@ -51,6 +51,12 @@ class LlamaCppBackend:
             raise InvalidRequest(f"n_seq_max {parameters.n_seq_max} is outside 1..{MAX_SEQUENCES}")
         if min(parameters.n_ctx, parameters.n_batch, parameters.n_ubatch) < 1:
             raise InvalidRequest("n_ctx, n_batch and n_ubatch must be at least 1")
+        if min(parameters.n_ctx, parameters.n_batch) < parameters.n_seq_max:
+            # The library asserts on it: a batch must hold one token of every sequence.
+            raise InvalidRequest(
+                f"n_ctx {parameters.n_ctx} and n_batch {parameters.n_batch} must be at least "
+                f"n_seq_max {parameters.n_seq_max}"
+            )
         self._parameters = parameters
         self._model: Any = None
         self._context: Any = None
@@ -141,9 +147,10 @@ class LlamaCppBackend:
 
     def _try_roll_back(self) -> bool:
         """Ask memory by doing it: decode two tokens, take the second back."""
-        if self._capabilities.n_ctx < 2 or self._capabilities.n_batch < 2:
+        if self._capabilities.n_ctx < 2:
             return False
-        self.decode([Entry(0, 0, np.zeros(2, dtype=np.int32), want_logits=False)])
+        for at in range(2):  # one by one: n_batch may be 1
+            self.decode([Entry(0, at, np.zeros(1, dtype=np.int32), want_logits=False)])
         self.synchronize()
         removed = bool(self._memory.remove(self._memory.handle, 0, 1, -1))
         self.seq_remove(0)
