@@ -48,7 +48,7 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> 
     """A table that scrolls by itself on a narrow screen; the first column heads its rows."""
     lines = [
         f'<div class="lk-scroll" tabindex="0" role="region" aria-label="{escape(caption)}">',
-        f"<table><caption>{escape(caption)}</caption><thead><tr>",
+        f'<table class="lk-table"><caption>{escape(caption)}</caption><thead><tr>',
         "".join(f'<th scope="col">{escape(name)}</th>' for name in head),
         "</tr></thead><tbody>",
     ]
