@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import HOSTILE, Served, Watched, make_checkout
+from checkout import HOSTILE, Served, Watched, make_checkout
 from playwright.sync_api import Browser
 from rich.console import Console
 
