@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from runner.building import EngineBuild
 from runner.engine.backend import NativeBackend
@@ -15,7 +16,7 @@ from runner.engine.parameters import LoadParameters
 ARCHITECTURES = ("llama", "qwen2", "gemma3", "mamba")
 
 
-def parameters(build: EngineBuild, path: Path, **sizes: int) -> LoadParameters:
+def parameters(build: EngineBuild, path: Path, **sizes: Any) -> LoadParameters:
     """How a model file is loaded here, one thread."""
     known = LoadParameters(
         model_path=path,

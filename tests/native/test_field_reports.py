@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def cold(backend: LlamaCppBackend, tokens: TokenIds, count: int) -> tuple[int, .
 class TestDamagedState:
     """BR-01."""
 
-    DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    DAMAGES: ClassVar[dict[str, Callable[[bytes], bytes]]] = {
         "empty": lambda blob: b"",
         "cut to 4 bytes": lambda blob: blob[:4],
         "cut in half": lambda blob: blob[: len(blob) // 2],
@@ -240,7 +240,7 @@ class TestWarmAndCold:
         for one in (backend, other):
             feed(one, 0, tokens[:split])
             rows.append(feed(one, 0, tokens[split:]))
-        assert np.array_equal(*rows)
+        assert np.array_equal(rows[0], rows[1])
 
     @pytest.mark.parametrize("architecture", ARCHITECTURES)
     @pytest.mark.parametrize("split", SPLITS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import Served
+from checkout import Served
 
 import pipelines.cli
 import runner.cli

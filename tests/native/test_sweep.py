@@ -1,0 +1,368 @@
+"""Real sweeps on a tiny model: they end in Parquet, and nothing finished is ever lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from runner import cli, records
+from runner import sweep as sweeping
+from runner.bench.isolated import JobDied
+from runner.building import EngineBuild
+from runner.journal import exclusive
+
+HOPS = 1
+POINT = ("--prefix", "30", "--hops", str(HOPS), "--n-ctx", "512")
+
+
+class Cli:
+    """The command line, in this process or in one of its own."""
+
+    def __init__(
+        self,
+        build: EngineBuild,
+        out: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        self.out = out
+        self._own = ("--llama-cpp", str(build.lib_dir), "--threads", "1", "--exploratory")
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def words(self, *given: str) -> list[str]:
+        words = ["sweep", "--out", str(self.out), *given]
+        if "--resume" not in given:
+            words += self._own
+        if "--model" not in given and "--resume" not in given:
+            words += ["--model", "tiny:llama"]
+        return words
+
+    def run(self, *given: str) -> tuple[int, str, str]:
+        """Run here; exit code, standard output, standard error."""
+        self._monkeypatch.setattr(sys, "argv", ["livekv", *self.words(*given)])
+        self._capsys.readouterr()
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
+        said = self._capsys.readouterr()
+        return code, said.out, said.err
+
+    def start(self, *given: str, **options: Any) -> subprocess.Popen[str]:
+        """Start in a process of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "runner", *self.words(*given)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    @property
+    def folder(self) -> Path:
+        (folder,) = self.out.glob("cpu/*")
+        return folder
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        try:
+            lines = (self.folder / "journal.jsonl").read_text().splitlines()
+        except (OSError, ValueError):
+            return []
+        return [json.loads(line) for line in lines]
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = records.read_table(self.folder / f"{name}.parquet").to_pylist()
+        return rows
+
+
+@pytest.fixture
+def sweep(
+    engine_build: EngineBuild,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Cli:
+    return Cli(engine_build, tmp_path / "runs", monkeypatch, capsys)
+
+
+def until(true: Callable[[], object], limit_s: float = 60) -> None:
+    deadline = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.005)
+
+
+def workers(runner: psutil.Process) -> list[psutil.Process]:
+    """The worker processes of a runner that run an arm now."""
+    found = []
+    for child in runner.children():
+        try:
+            if "runner.bench.worker" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+def a_worker(runner: psutil.Process) -> psutil.Process:
+    found: list[psutil.Process] = []
+
+    def seen() -> bool:
+        found.extend(workers(runner))
+        return bool(found)
+
+    until(seen)
+    return found[0]
+
+
+def ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, said = process.communicate(timeout=120)
+    return process.returncode, said
+
+
+def test_a_sweep_ends_in_four_valid_tables(sweep: Cli) -> None:
+    code, said, complaint = sweep.run(*POINT, "--blocks", "2", "--seed", "7")
+    assert (code, complaint) == (0, "")
+    assert f"is in {sweep.folder}" in said
+    assert {path.name for path in sweep.folder.iterdir()} == {
+        *(f"{table}.parquet" for table in records.TABLES),
+        "plan.json",
+        "journal.jsonl",
+    }
+
+    (run,) = sweep.table("run")
+    assert run["run_id"] == sweep.folder.name
+    assert (run["status"], run["order_seed"], run["blocks_planned"]) == ("complete", 7, 2)
+    assert (run["n_ctx"], run["n_threads"], run["model_kind"]) == (512, 1, "tiny")
+    assert run["registration_status"] != "registered"
+    assert run["output_meaningful"] is False
+    assert run["ended_at"] > run["started_at"]
+
+    blocks = sweep.table("blocks")
+    assert sorted((row["block"], row["arm"]) for row in blocks) == [
+        (0, "live_kv"),
+        (0, "reprefill"),
+        (1, "live_kv"),
+        (1, "reprefill"),
+    ]
+    for block in (0, 1):
+        pair = [row for row in blocks if row["block"] == block]
+        assert len({row["script_digest"] for row in pair}) == 1
+        assert sorted(row["position"] for row in pair) == [0, 1]
+    assert blocks[0]["script_digest"] != blocks[2]["script_digest"]
+    for row in blocks:
+        assert row["status"] in {"ok", "void"}
+        assert row["wall_s"] == pytest.approx(
+            row["prefill_s"] + row["decode_s"] + row["other_s"], rel=1e-9
+        )
+    evaluated = {row["arm"]: row["n_evaluated"] for row in blocks}
+    assert evaluated == {"live_kv": 61 + 56, "reprefill": 61 + 86 + 31}
+
+    hops = sweep.table("hops")
+    assert len(hops) == 2 * 2 * (HOPS + 1)
+    for block in (0, 1):
+        for hop in range(HOPS + 1):
+            pair = [row for row in hops if (row["block"], row["hop"]) == (block, hop)]
+            assert pair[0]["digest_in"] == pair[1]["digest_in"]
+            assert pair[0]["digest_out"] == pair[1]["digest_out"]
+    assert all(row["status"] in {"pass", "absent"} for row in sweep.table("checks"))
+
+
+def test_a_dry_run_prints_the_plan_and_runs_nothing(sweep: Cli) -> None:
+    code, said, complaint = sweep.run(*POINT, "--blocks", "2", "--dry-run")
+    assert (code, complaint) == (0, "")
+    assert "tool_loop-p30-h1" in said
+    assert not sweep.out.exists()
+
+
+@pytest.fixture
+def bad_models(tmp_path: Path, tiny_model: Callable[[str], Path]) -> dict[str, Path]:
+    whole = tiny_model("llama").read_bytes()
+    paths = {name: tmp_path / f"{name}.gguf" for name in ("absent", "text", "cut", "[x]")}
+    paths["text"].write_text("this is not a model")
+    paths["cut"].write_bytes(whole[: len(whole) // 2])
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--model", "gpt-5"), 2, "unknown model 'gpt-5'; choose one of: "),
+        (("--model", "{absent}"), 2, "no such model file: "),
+        (("--model", "{[x]}"), 2, "[x].gguf"),
+        (("--model", "{text}"), 2, "text.gguf"),
+        (("--model", "{cut}"), 2, "is truncated: "),
+        (("--prefix", "9000", "--hops", "4"), 2, "use --n-ctx 9256 or more"),
+        (("--platform", "abacus"), 2, "unknown platform 'abacus'; choose one of: "),
+        (("--platform", "cuda"), 3, "platform cuda needs a CUDA device, the library sees none"),
+        (("--arms", "live_kv,magic"), 2, "unknown arm 'magic'; choose one of: "),
+        (("--sweep", "slow"), 2, "unknown sweep 'slow'; choose one of: "),
+        (("--resume", "last"), 2, "no unfinished run under "),
+        (("--resume", "2026-x"), 2, "no run '2026-x' under "),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_an_exit_code(
+    sweep: Cli, bad_models: dict[str, Path], words: tuple[str, ...], code: int, said: str
+) -> None:
+    given = [str(bad_models[word[1:-1]]) if word.startswith("{") else word for word in words]
+    found, _, complaint = sweep.run(*given)
+    assert found == code
+    assert complaint.startswith("error: ")
+    assert len(complaint.splitlines()) == 1
+    assert said in complaint
+    assert not list(sweep.out.glob("cpu/*"))
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(sweep: Cli, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    code, _, complaint = sweep.run(*POINT)
+    assert code == 3
+    assert len(complaint.splitlines()) == 1
+    assert f"cannot write {sweep.out}" in complaint
+
+
+def test_two_sweeps_do_not_run_in_one_folder(sweep: Cli) -> None:
+    with exclusive(sweep.out):
+        code, _, complaint = sweep.run(*POINT)
+    assert code == 2
+    assert f"another sweep is writing into {sweep.out}" in complaint
+
+
+def test_a_worker_that_is_killed_costs_its_block_and_the_sweep_goes_on(sweep: Cli) -> None:
+    process = sweep.start(*POINT, "--blocks", "3")
+    a_worker(psutil.Process(process.pid)).kill()
+    code, complaint = finish(process)
+    assert (code, complaint) == (0, "")
+    rows = sweep.table("blocks")
+    assert len(rows) == 6
+    (failed,) = (row for row in rows if row["status"] == "failed")
+    assert "the worker process was killed by SIGKILL" in failed["reason"]
+    assert (failed["wall_s"], failed["n_evaluated"]) == (None, None)
+    assert len(sweep.table("hops")) == 5 * (HOPS + 1)
+
+
+def test_when_every_step_fails_the_run_is_not_called_complete(
+    sweep: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object, **__: object) -> dict[str, Any]:
+        raise JobDied("the worker process was killed by SIGSEGV; it last said: [/x] in [y]")
+
+    monkeypatch.setattr(sweeping, "call", dies)
+    code, _, complaint = sweep.run(*POINT, "--blocks", "1")
+    assert code == 4
+    assert "no step gave a result: the worker process was killed by SIGSEGV" in complaint
+    assert len(complaint.splitlines()) == 1
+    assert not (sweep.folder / "run.parquet").exists()
+
+
+def interrupted(sweep: Cli, number: int, blocks: int = 4) -> tuple[int, str, list[dict[str, Any]]]:
+    """A sweep that gets a signal while its fourth step runs."""
+    process = sweep.start(*POINT, "--blocks", str(blocks))
+    until(lambda: list(sweep.out.glob("cpu/*")) and len(sweep.journal) >= 3)
+    worker = a_worker(psutil.Process(process.pid))
+    process.send_signal(number)
+    code, complaint = finish(process)
+    until(lambda: ended(worker), 20)
+    return code, complaint, sweep.journal
+
+
+def went_on(sweep: Cli, before: list[dict[str, Any]], blocks: int = 4) -> None:
+    """Resuming finishes every block and runs no whole block again."""
+    code, _, complaint = sweep.run("--resume", "last")
+    assert (code, complaint) == (0, "")
+    assert sweep.journal[: len(before)] == before
+    rows = sweep.table("blocks")
+    assert len({(row["block"], row["arm"]) for row in rows}) == len(rows) == 2 * blocks
+    whole = len(before) - len(before) % 2
+    starts = {(row["step"]["block"], row["step"]["arm"]): row["block"] for row in before[:whole]}
+    for row in rows:
+        kept = starts.get((row["block"], row["arm"]))
+        if kept:
+            assert row["started_at"].isoformat() == kept["started_at"]
+    assert "no unfinished run" in sweep.run("--resume", "last")[2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_an_interrupt_keeps_what_was_finished_and_resume_does_the_rest(
+    sweep: Cli, number: signal.Signals
+) -> None:
+    code, complaint, before = interrupted(sweep, number)
+    assert code == 130
+    assert complaint == "interrupted; finished blocks are kept, go on with --resume last\n"
+    went_on(sweep, before)
+
+
+def test_a_killed_runner_leaves_no_worker_and_resume_does_the_rest(sweep: Cli) -> None:
+    code, complaint, before = interrupted(sweep, signal.SIGKILL)
+    assert (code, complaint) == (-signal.SIGKILL, "")
+    went_on(sweep, before)
+
+
+def small_files() -> None:
+    """A limit on the size of files, which is what a full disk is to the one who writes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
+
+
+def test_a_disk_that_runs_full_keeps_what_was_finished_and_resume_does_the_rest(
+    sweep: Cli,
+) -> None:
+    process = sweep.start(*POINT, "--blocks", "8", preexec_fn=small_files)
+    code, complaint = finish(process)
+    assert code == 3
+    assert len(complaint.splitlines()) == 1
+    assert "journal.jsonl: File too large; free space and go on with --resume" in complaint
+    lines = (sweep.folder / "journal.jsonl").read_text().splitlines()
+    whole = [line for line in lines if line.endswith("}")]
+    assert len(whole) >= 2
+    before = [json.loads(line) for line in whole]
+    code, _, complaint = sweep.run("--resume", "last")
+    assert (code, complaint) == (0, "")
+    rows = sweep.table("blocks")
+    assert len({(row["block"], row["arm"]) for row in rows}) == len(rows) == 16
+    starts = {row["started_at"].isoformat() for row in rows}
+    for entry in before[: len(before) - len(before) % 2]:
+        assert entry["block"]["started_at"] in starts
+
+
+def test_a_disk_that_is_full_when_the_tables_are_written_loses_nothing(
+    sweep: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = records.write_table
+
+    def full(folder: Path, table: str, rows: Any) -> Path:
+        if table == "blocks":
+            monkeypatch.setattr(os, "fsync", no_space)
+        return real(folder, table, rows)
+
+    def no_space(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records, "write_table", full)
+    code, _, complaint = sweep.run(*POINT, "--blocks", "1")
+    assert code == 3
+    assert "blocks.parquet: No space left on device; finished blocks are kept" in complaint
+    assert not (sweep.folder / "run.parquet").exists()
+    assert not list(sweep.folder.glob("*.partial"))
+    monkeypatch.undo()
+    assert sweep.run("--resume", "last")[0] == 0
+    assert len(sweep.table("blocks")) == 2
+    assert len(sweep.journal) == 2
