@@ -50,7 +50,8 @@ def print_ratios(database: Database, run: Row, console: Console) -> None:
         table.add_column(name, justify="right")
     table.add_column("verdict")
     table.add_column("published elsewhere")
-    for row in database.rows(_POINTS, [run["run_id"]]):
+    rows = database.rows(_POINTS, [run["run_id"]])
+    for row in rows:
         table.add_row(
             words.point(row),
             words.ratio(row["ratio"]),
@@ -61,6 +62,9 @@ def print_ratios(database: Database, run: Row, console: Console) -> None:
             escape(_target(row)),
         )
     console.print(table)
+    for row in rows:
+        if row["reason"]:
+            console.print(escape(f"{words.point(row)}: no interval: {row['reason']}"))
 
 
 def _title(run: Row) -> str:
@@ -72,14 +76,13 @@ def _caption(run: Row) -> str:
     kind = "published" if run["published"] else "local, not published"
     state = run["registration_status"]
     said = "evidence" if state == "registered" else "not evidence"
-    shape = "" if run["output_meaningful"] else "; shape only, output meaningless"
+    shape = f"; {words.weights(run)}" if words.weights(run) else ""
     return escape(f"run {run['run_id']} ({kind}; {state}, {said}{shape}); t interval over blocks")
 
 
 def _verdict(row: Row) -> str:
     outcome = f", forecast {row['forecast']}" if row["forecast"] else ""
-    reason = f" ({row['reason']})" if row["reason"] else ""
-    return f"{words.verdict(row)}{outcome}{reason}"
+    return f"{words.verdict(row)}{outcome}"
 
 
 def _target(row: Row) -> str:

@@ -20,8 +20,18 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds to three significant digits, or a dash."""
-    return ABSENT if value is None else f"{value:.3g} s"
+    """Seconds, or milliseconds below 10 ms, to three significant digits; or a dash."""
+    if value is None:
+        return ABSENT
+    return f"{value * 1000:.3g} ms" if 0 < abs(value) < 0.01 else f"{value:.3g} s"
+
+
+def weights(row: Row) -> str:
+    """Why a model's words mean nothing, or nothing; `row` has model_kind, output_meaningful."""
+    if row["output_meaningful"]:
+        return ""
+    kind = "shape only" if row["model_kind"] == "shape" else "random weights"
+    return f"{kind}, output meaningless"
 
 
 def percent(value: float | None) -> str:

@@ -76,17 +76,17 @@ def _answers(context: Context) -> str:
 
 
 def _answer(row: Row) -> str:
-    shape = "" if row["output_meaningful"] else " Shape only: its output is meaningless."
+    shape = f" ({words.weights(row)})" if words.weights(row) else ""
     sentence = row["sentence"] or "No verdict: the run has no forecast for this point."
     page = link(f"@/runs/{page_of(row)}/", f"run of {row['started_at']:%Y-%m-%d}")
     number = f"{words.ratio(row['ratio'])}x" if row["evidence"] else "no verdict"
     return (
-        f'<div class="lk-answer"><h3>{escape(row["model_name"])} on {escape(row["platform"])}</h3>'
+        f'<div class="lk-answer"><h3>{escape(row["model_name"])} on {escape(row["platform"])}{escape(shape)}</h3>'
         f'<p class="lk-number">{escape(number)}'
         f" <small>whole session, {escape(row['baseline'])} / live KV, at"
         f" {row['n_prefix']:,} tokens and {row['n_hops']} hops</small></p>"
         f"<p>{verdict_badge(row['verdict'], row['registration_status']).text} {escape(sentence)}"
-        f"{escape(shape)} {page.text}, {row['n_blocks']} blocks.</p></div>"
+        f" {page.text}, {row['n_blocks']} blocks.</p></div>"
     )
 
 

@@ -60,12 +60,12 @@ def write_run_pages(database: Database, staged: Path) -> None:
 def _page(database: Database, run: Row, figure_id: str) -> str:
     title = f"Run {run['run_id']}"
     kind = "Published" if run["published"] else "Local, not published"
-    shape = "" if run["output_meaningful"] else " Shape only: the model's output is meaningless."
+    shape = words.weights(run)
     label = "Block ratios, whole session: every block; crosses are void blocks."
     parts = [
         f"---\ntitle: {json.dumps(title)}\nhide: [toc]\n---\n",
         f"# {_plain(title)}\n",
-        f"<p>{badge(run['registration_status']).text} {kind}.{shape}</p>\n",
+        f"<p>{badge(run['registration_status']).text} {kind}. {shape}</p>\n",
         "## Verdicts\n", _verdicts(database, run["run_id"]), "",
         "## Ratios\n", _ratios(database, run["run_id"]), "",
         "## Every block\n", chart(figure_id, label), "", _blocks(database, run["run_id"]), "",

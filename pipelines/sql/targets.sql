@@ -2,7 +2,7 @@
 -- session only, published and local runs apart.
 create or replace view headline as
 select
-    r.run_id, r.platform, r.model_id, r.model_name, r.output_meaningful, r.published,
+    r.run_id, r.platform, r.model_id, r.model_name, r.model_kind, r.output_meaningful, r.published,
     r.registration_status, r.started_at, r.cpu, r.gpu,
     q.point, q.workload, q.n_prefix, q.n_hops, q.baseline, q.measure,
     q.n_blocks, q.n_void, q.ratio, q.low, q.high,
