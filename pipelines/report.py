@@ -63,8 +63,9 @@ def print_ratios(database: Database, run: Row, console: Console) -> None:
         )
     console.print(table)
     for row in rows:
-        if row["reason"]:
-            console.print(escape(f"{words.point(row)}: no interval: {row['reason']}"))
+        note = row["sentence"] if row["verdict"] == "INVALID" else row["reason"]
+        if note:
+            console.print(escape(f"{words.point(row)}: {note}"))
 
 
 def _title(run: Row) -> str:

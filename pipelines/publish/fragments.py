@@ -79,9 +79,10 @@ def _answer(row: Row) -> str:
     shape = f" ({words.weights(row)})" if words.weights(row) else ""
     sentence = row["sentence"] or "No verdict: the run has no forecast for this point."
     page = link(f"@/runs/{page_of(row)}/", f"run of {row['started_at']:%Y-%m-%d}")
+    name = f"{row['model_name']} on {row['platform']}{shape}"
     number = f"{words.ratio(row['ratio'])}x" if row["evidence"] else "no verdict"
     return (
-        f'<div class="lk-answer"><h3>{escape(row["model_name"])} on {escape(row["platform"])}{escape(shape)}</h3>'
+        f'<div class="lk-answer"><h3>{escape(name)}</h3>'
         f'<p class="lk-number">{escape(number)}'
         f" <small>whole session, {escape(row['baseline'])} / live KV, at"
         f" {row['n_prefix']:,} tokens and {row['n_hops']} hops</small></p>"

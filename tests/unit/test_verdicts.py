@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from synthetic import World, forecast, usual_forecasts, write_expectation, write_run
 
 from pipelines.database import Row, open_database
 from pipelines.paths import Layout
+from pipelines.report import choose_run, print_ratios
 from pipelines.warehouse import build_warehouse
 from runner.catalog import Point
 
@@ -146,3 +149,11 @@ def test_near_parity_outside_its_forecast_is_refuted(tmp_path: Path) -> None:
     found = _verdicts(tmp_path, _registered(), usual_forecasts()[0], near)
     assert found["tool_loop-p27-h1"]["verdict"] == "REFUTED"
     assert found["tool_loop-p27-h1"]["forecast"] == "MISS"
+
+
+def test_an_invalid_verdict_says_why_on_the_terminal(tmp_path: Path) -> None:
+    _verdicts(tmp_path, _registered(slowdown=1.1))
+    console = Console(record=True, width=160, quiet=False, file=io.StringIO())
+    with open_database(Layout(tmp_path).database) as database:
+        print_ratios(database, choose_run(database, None), console)
+    assert "Invalid: the parity control failed" in console.export_text()
