@@ -266,8 +266,3 @@ def main() -> None:
         said = escape("; ".join(line.strip() for line in str(error).splitlines()))
         Console(stderr=True).print(f"[bold red]error:[/] {said}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        Console(stderr=True).print(
-            "interrupted; finished blocks are kept, go on with --resume last"
-        )
-        sys.exit(130)

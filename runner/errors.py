@@ -19,6 +19,12 @@ class EnvironmentProblem(LivekvError):
     exit_code = 3
 
 
+class Interrupted(LivekvError):
+    """Ctrl-C, or a request to terminate; what was finished is on disk and can be resumed."""
+
+    exit_code = 130
+
+
 class RunAborted(LivekvError):
     """A run ended before its last block; what was finished is on disk and can be resumed."""
 

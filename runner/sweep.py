@@ -19,7 +19,7 @@ from runner.bringup import BringUp, bring_up
 from runner.building import EngineBuild, ensure_engine
 from runner.display import StepProgress, show_plan
 from runner.engine.parameters import LoadParameters
-from runner.errors import RunAborted
+from runner.errors import Interrupted, RunAborted
 from runner.harvest import Session, write_run
 from runner.journal import Entry, Journal, exclusive, find_unfinished
 from runner.models import ResolvedModel, ensure_model
@@ -39,6 +39,7 @@ def run_sweep(request: Request, console: Console) -> None:
         UsageError: the request cannot be met.
         EnvironmentProblem: the machine lacks something.
         RunAborted: bring-up failed, or no step gave a result.
+        Interrupted: Ctrl-C or SIGTERM.
     """
     out = request.out or DEFAULT_OUT
     journal = find_unfinished(out, request.resume) if request.resume else None
@@ -134,7 +135,7 @@ def _limit_s(expected_s: float) -> float | None:
 
 @contextmanager
 def _stop_on_terminate() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C: the worker is stopped, the journal is whole."""
+    """Treat SIGTERM as Ctrl-C: the worker is stopped, the journal is whole, and that is said."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -142,5 +143,10 @@ def _stop_on_terminate() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
+    except KeyboardInterrupt:
+        # Said here: the command line's own handling of it leaves in silence.
+        raise Interrupted(
+            "interrupted; finished blocks are kept, go on with --resume last"
+        ) from None
     finally:
         signal.signal(signal.SIGTERM, before)
