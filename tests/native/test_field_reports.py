@@ -16,6 +16,7 @@ from backends import ARCHITECTURES, parameters
 
 from runner.bench.worker import to_job
 from runner.building import EngineBuild
+from runner.engine import llamacpp
 from runner.engine.backend import (
     BackendError,
     DecodeFailed,
@@ -278,6 +279,15 @@ class TestText:
         for count in (16, 31, 32, 33, 64, 128, 200):
             text = b"a" + b" " * count + b"X"
             assert backend.detokenize(backend.tokenize(text)) in {text, b" " + text}
+
+    def test_a_piece_longer_than_the_buffer_is_asked_for_again(
+        self, load: Load, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backend = load()
+        ids = range(backend.vocabulary.n_tokens)
+        whole = [backend.detokenize([i]) for i in ids]
+        monkeypatch.setattr(llamacpp, "_PIECE_BYTES", 1)
+        assert [backend.detokenize([i]) for i in ids] == whole
 
     @pytest.mark.parametrize("architecture", ARCHITECTURES)
     def test_a_tools_output_cannot_forge_a_turn(self, load: Load, architecture: str) -> None:
