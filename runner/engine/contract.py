@@ -196,7 +196,7 @@ def a_part_is_copied_only_where_that_is_safe(open_backend: Open) -> None:
     """Unified: the copy ends where asked. Split or recurrent: refused, not aborted."""
     backend = open_backend()
     tokens = some_tokens(backend, 40)
-    feed(backend, 0, tokens[:30])
+    feed_split(backend, 0, tokens[:30], 10)
     if backend.capabilities.recurrent:
         refuses(InvalidRequest, lambda: backend.seq_copy(0, 1, 10))
     else:
