@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from runner.bench.machine import threads_warning, usable_cores
 from runner.bench.schedule import Step
-from runner.plan import Plan, estimate
+from runner.estimates import Estimate, estimate
+from runner.plan import Plan
 
 _MIB = 1024 * 1024
 
@@ -28,25 +28,29 @@ def show_plan(plan: Plan, console: Console) -> None:
         sizes = (point.prefix, point.hops, point.generate, point.result, point.n_tokens)
         table.add_row(point.id, *(str(size) for size in sizes))
     console.print(table)
-    warning = threads_warning(plan.n_threads, usable_cores())
-    expected = estimate(plan)
     lines = [
         f"model {escape(plan.model)}, n_ctx {plan.n_ctx}, n_batch {plan.n_batch}",
         f"arms {', '.join(plan.arms)}, {plan.blocks} blocks, order seed {plan.order_seed}",
         f"threads {plan.n_threads}: {plan.threads_reason}",
-        *([f"[yellow]warning:[/] {warning}"] if warning else []),
         f"{plan.registration_status}: {plan.registration_reason or 'as expected beforehand'}",
-        _cost(expected.seconds, expected.peak_rss_bytes),
+        _cost(estimate(plan)),
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _cost(seconds: float | None, peak_rss_bytes: int | None) -> str:
-    if seconds is None:
+def _cost(expected: Estimate) -> str:
+    if expected.seconds is None:
         return "time and memory: not known before the first bring-up of this model here"
-    memory = f", {peak_rss_bytes / _MIB:.0f} MiB at the peak" if peak_rss_bytes else ""
-    return f"estimate from this machine's rates: {duration(seconds)}{memory}"
+    memory = expected.memory_bytes
+    if expected.guessed:
+        size = f", {memory / _MIB:.0f} MiB of weights and the KV cache" if memory else ""
+        return (
+            f"a guess from the model's size: {duration(expected.seconds)}{size}; "
+            "the first bring-up here replaces it"
+        )
+    at_peak = f", {memory / _MIB:.0f} MiB at the peak" if memory else ""
+    return f"estimate from this machine's rates: {duration(expected.seconds)}{at_peak}"
 
 
 def duration(seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from runner.catalog import Point, choose
 from runner.errors import UsageError
 from runner.expectations import VoidRule
 from runner.models import named
-from runner.paths import ROOT, cache_dir
+from runner.paths import ROOT
 from runner.registration import Registration, check_registration
 
 WARMUP_TOKENS = 256
@@ -241,61 +240,3 @@ def _command(request: Request, settled: dict[str, int]) -> str:
 def _public_model(name: str) -> str:
     """A model's name as it may be published: of a path, the file's name."""
     return Path(name).name if name.endswith(".gguf") else name
-
-
-class Estimate(BaseModel):
-    """What a plan will take; None where this machine has not measured this model yet."""
-
-    model_config = ConfigDict(frozen=True)
-
-    seconds: float | None
-    peak_rss_bytes: int | None
-
-
-class Rates(BaseModel):
-    """What bring-up measured for a model on this machine, kept for the next plan."""
-
-    prefill_per_s: float
-    decode_s: float
-    peak_rss_bytes: int | None = None
-
-
-def step_seconds(plan: Plan, step: Step, rates: Rates) -> float:
-    """Seconds a step should take: tokens to prefill and tokens to decode at measured rates."""
-    point = plan.point(step.point)
-    prefilled = ARMS[step.arm].prefill_tokens(point)
-    decoded = (point.hops + 1) * (point.generate - 1)
-    warm_up = plan.warmup_tokens / rates.prefill_per_s + 1.0
-    return warm_up + prefilled / rates.prefill_per_s + decoded * rates.decode_s
-
-
-def estimate(plan: Plan) -> Estimate:
-    """What the plan will take, from the rates that bring-up left on this machine."""
-    rates = load_rates(plan)
-    if rates is None:
-        return Estimate(seconds=None, peak_rss_bytes=None)
-    seconds = sum(step_seconds(plan, step, rates) for step in plan.steps)
-    return Estimate(seconds=seconds, peak_rss_bytes=rates.peak_rss_bytes)
-
-
-def _rates_file(plan: Plan) -> Path:
-    model = named(plan.model).id.replace(":", "-").replace("/", "-")
-    return cache_dir() / "rates" / f"{plan.platform}-{model}-{plan.n_threads}.json"
-
-
-def load_rates(plan: Plan) -> Rates | None:
-    """The rates for the plan's platform, model and threads; None before the first bring-up."""
-    try:
-        return Rates.model_validate_json(_rates_file(plan).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def keep_rates(plan: Plan, rates: Rates) -> None:
-    """Keep rates for the next plan; a cache that cannot be written is no reason to stop."""
-    path = _rates_file(plan)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(rates.model_dump()), encoding="utf-8")
-    except OSError:
-        return

@@ -20,11 +20,12 @@ from runner.building import EngineBuild, ensure_engine
 from runner.display import StepProgress, show_plan
 from runner.engine.parameters import LoadParameters
 from runner.errors import Interrupted, RunAborted
+from runner.estimates import Rates, keep_rates, load_rates, step_seconds
 from runner.harvest import Session, write_run
 from runner.journal import Entry, Journal, exclusive, find_unfinished
 from runner.models import ResolvedModel, ensure_model
 from runner.paths import ROOT
-from runner.plan import Plan, Rates, Request, keep_rates, load_rates, make_plan, step_seconds
+from runner.plan import Plan, Request, make_plan
 from runner.validate import parameters_for, print_checks
 
 _PATIENCE = 20.0

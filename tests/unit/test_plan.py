@@ -14,16 +14,8 @@ from runner import catalog
 from runner.bench.schedule import Step
 from runner.display import StepProgress, duration, show_plan
 from runner.errors import UsageError
-from runner.plan import (
-    Plan,
-    Rates,
-    Request,
-    estimate,
-    keep_rates,
-    load_rates,
-    make_plan,
-    step_seconds,
-)
+from runner.estimates import Rates, estimate, keep_rates, load_rates, step_seconds
+from runner.plan import Plan, Request, make_plan
 
 REQUEST = Request(
     platform="cpu", model="tiny:llama", sweep="quick", seed=5, threads=1, exploratory=True
@@ -118,15 +110,30 @@ def test_a_run_with_fewer_blocks_than_expected_is_exploratory() -> None:
 class TestEstimate:
     RATES = Rates(prefill_per_s=1000, decode_s=0.01, peak_rss_bytes=2**30)
 
-    def test_before_the_first_bring_up_nothing_is_claimed(self, cache: Path) -> None:
-        assert estimate(plan()).seconds is None
+    def test_before_the_first_bring_up_a_guess_says_it_is_one(self, cache: Path) -> None:
+        found = plan(model="smollm2-135m")
+        expected = estimate(found)
+        assert expected.guessed
+        assert expected.seconds is not None
+        # 65 GFLOP/s over 2 x 134.5 million operations a token.
+        assert 10 < expected.seconds < 600
+        assert expected.memory_bytes == catalog.models()["smollm2-135m"].bytes
+        assert "a guess from the model's size" in shown(found)
+
+    @pytest.mark.parametrize(
+        "unknown", [{"model": "qwen2.5-7b-instruct-q4_k_m"}, {"platform": "cuda"}]
+    )
+    def test_what_cannot_be_guessed_is_not(self, cache: Path, unknown: dict[str, str]) -> None:
+        assert estimate(plan(**unknown)).seconds is None
+        assert "not known before the first bring-up" in shown(plan(**unknown))
 
     def test_rates_are_kept_for_the_next_plan(self, cache: Path) -> None:
         found = plan()
         keep_rates(found, self.RATES)
         assert load_rates(found) == self.RATES
         expected = estimate(found)
-        assert expected.peak_rss_bytes == 2**30
+        assert not expected.guessed
+        assert expected.memory_bytes == 2**30
         assert expected.seconds == pytest.approx(
             sum(step_seconds(found, step, self.RATES) for step in found.steps)
         )
