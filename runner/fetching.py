@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,13 +111,14 @@ def _watch(pip: subprocess.Popen[str], scratch: Path, show: Show) -> str:
 
 
 def _largest(folder: Path) -> int:
-    sizes = [0]
-    for path in folder.rglob("*"):
-        try:
-            sizes.append(path.stat().st_size)
-        except FileNotFoundError:  # pip moves the file while we look
-            continue
-    return max(sizes)
+    """Bytes of the largest file; pip moves and removes files and folders while we look."""
+    largest = 0
+    # os.walk passes over a folder that is gone; rglob raises.
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                largest = max(largest, (Path(parent) / name).stat().st_size)
+    return largest
 
 
 def _check(artefact: Artefact, path: Path) -> None:

@@ -76,7 +76,9 @@ def _answers(context: Context) -> str:
 
 
 def _answer(row: Row) -> str:
-    shape = f" ({words.weights(row)})" if words.weights(row) else ""
+    meaningless = words.weights(row)
+    # Most models without meaning already say so in their names.
+    shape = f" ({meaningless})" if meaningless not in row["model_name"] else ""
     sentence = row["sentence"] or "No verdict: the run has no forecast for this point."
     page = link(f"@/runs/{page_of(row)}/", f"run of {row['started_at']:%Y-%m-%d}")
     name = f"{row['model_name']} on {row['platform']}{shape}"

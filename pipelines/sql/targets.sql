@@ -42,7 +42,10 @@ order by t.position, h.published desc, h.platform, h.model_id;
 -- What the chart of measured against target draws: ours first, then the figures of others.
 create or replace view chart_points as
 select
-    format('ours: {}, {}{}', model_id, platform, if(published, '', ' (local run)')) as series,
+    format('ours: {}, {}{}{}', model_id, platform, if(published, '', ' (local run)'),
+           -- A gate fails for a whole run: its line says so wherever it is drawn.
+           if(bool_or(coalesce(verdict = 'INVALID', false)) over (partition by run_id), ' (INVALID)', '')
+    ) as series,
     true as ours, n_prefix, n_hops, ratio, low, high, n_blocks, published
 from headline where ratio is not null
 union all

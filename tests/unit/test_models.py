@@ -414,3 +414,19 @@ def test_a_file_the_hub_does_not_have_is_one_line(
         with pytest.raises(EnvironmentProblem, match=f"cannot fetch {FILE}") as refused:
             hub.obtain(HUB_MODEL, console)
     assert "\n" not in str(refused.value)
+
+
+def test_the_bar_survives_folders_that_vanish_while_it_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept").write_bytes(b"12345")
+    (tmp_path / "gone").mkdir()
+    scan = os.scandir
+
+    def vanishing(path: str) -> Any:
+        if str(path).endswith("gone"):
+            raise FileNotFoundError(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert fetching._largest(tmp_path) == 5
