@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ class Cli:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # A shell's background job ignores Ctrl-C, and so would all that it starts.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
             **options,
         )
 
