@@ -37,13 +37,16 @@ def measure(job: Job) -> dict[str, Any]:
     backend = LlamaCppBackend(load_parameters(job))
     engine = Engine(backend)
     depth: int = job["depth"]
-    tokens = np.arange(1, max(PREFILL, depth, 1) + 1, dtype=np.int32) + 100
+    tokens = np.arange(1, max(PREFILL, depth) + 1, dtype=np.int32) + 100
     rates: list[float] = []
     for count, generated in ((PREFILL, 1), (1, DECODE + 1)):
         with engine.session() as session:
-            session.send(tokens[: max(depth, 1)])
-            session.generate(1, script=[5], ignore_end=True)
-            session.send(tokens[: count - 1])
+            if depth:
+                session.send(tokens[:depth])
+                session.generate(0)
+            # As llama-bench does: exactly `count` tokens, starting exactly at `depth`. One cell
+            # more would make attention read another 256.
+            session.send(tokens[:count])
             turn = session.generate(generated, ignore_end=True)
         # The first token of a turn ends its prefill; the others are pure decode.
         rates.append(count / turn.prefill_s if count > 1 else DECODE / turn.decode_s)
