@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 from dataclasses import replace
 from typing import Any, Final
@@ -12,14 +13,17 @@ import numpy as np
 
 from runner.bench.isolated import Job, call, serve
 from runner.bench.worker import load_parameters, to_job
+from runner.engine.backend import TokenIds
 from runner.engine.engine import Engine
 from runner.engine.llamacpp import LlamaCppBackend
 from runner.engine.parameters import LoadParameters
+from runner.engine.session import Session
 from runner.engine.symbols import LIBRARY_VARIABLE
 from runner.errors import EnvironmentProblem
 
 PREFILL: Final = 512
 DECODE: Final = 128
+ROUNDS: Final = 3
 _ALL_LAYERS: Final = 999
 Rates = tuple[float, float]
 """Prefill and decode, tokens/s."""
@@ -33,25 +37,45 @@ def ours(parameters: LoadParameters, depth: int) -> Rates:
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """The child's side of `ours`: a warm-up, then one prefill and one run of decodes."""
+    """The child's side of `ours`: a round that does not count, then the mean of the others."""
     backend = LlamaCppBackend(load_parameters(job))
-    engine = Engine(backend)
     depth: int = job["depth"]
     tokens = np.arange(1, max(PREFILL, depth) + 1, dtype=np.int32) + 100
-    rates: list[float] = []
-    for count, generated in ((PREFILL, 1), (1, DECODE + 1)):
-        with engine.session() as session:
-            if depth:
-                session.send(tokens[:depth])
-                session.generate(0)
-            # As llama-bench does: exactly `count` tokens, starting exactly at `depth`. One cell
-            # more would make attention read another 256.
-            session.send(tokens[:count])
-            turn = session.generate(generated, ignore_end=True)
-        # The first token of a turn ends its prefill; the others are pure decode.
-        rates.append(count / turn.prefill_s if count > 1 else DECODE / turn.decode_s)
+    with Engine(backend).session() as session:
+        if depth:
+            session.send(tokens[:depth])
+            session.generate(0)
+        rounds = [
+            (_prefill(session, tokens[:PREFILL]), _decode(session, tokens[:1]))
+            for _ in range(1 + ROUNDS)
+        ]
     backend.close()
-    return {"prefill": rates[0], "decode": rates[1]}
+    counted = rounds[1:]
+    return {
+        "prefill": statistics.mean(prefill for prefill, _ in counted),
+        "decode": statistics.mean(decode for _, decode in counted),
+    }
+
+
+# As llama-bench does, both start exactly at the depth: one cell more would make attention read
+# another 256. Then the session is rolled back to it.
+
+
+def _prefill(session: Session, tokens: TokenIds) -> float:
+    depth = len(session.tokens)
+    session.send(tokens)
+    turn = session.generate(1, ignore_end=True)
+    session.roll_back(depth)
+    return len(tokens) / turn.prefill_s
+
+
+def _decode(session: Session, token: TokenIds) -> float:
+    depth = len(session.tokens)
+    session.send(token)
+    # The first token of a turn ends its prefill; the others are pure decode.
+    turn = session.generate(DECODE + 1, ignore_end=True)
+    session.roll_back(depth)
+    return DECODE / turn.decode_s
 
 
 def llama_bench(parameters: LoadParameters, depth: int) -> Rates:
@@ -63,7 +87,7 @@ def llama_bench(parameters: LoadParameters, depth: int) -> Rates:
     program = parameters.lib_dir / "llama-bench"
     offloaded = _ALL_LAYERS if parameters.n_gpu_layers < 0 else parameters.n_gpu_layers
     command = [
-        *(str(program), "-m", str(parameters.model_path), "-o", "json", "-r", "1"),
+        *(str(program), "-m", str(parameters.model_path), "-o", "json", "-r", str(ROUNDS)),
         *("-t", str(parameters.n_threads), "-ngl", str(offloaded)),
         *("-b", str(parameters.n_batch), "-ub", str(parameters.n_ubatch)),
         *("-p", str(PREFILL), "-n", str(DECODE), "-d", str(depth)),
