@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,19 @@ from runner.journal import Entry, Journal
 from runner.models import ResolvedModel
 from runner.plan import Plan
 
-_WITNESS = ("steal_fraction", "other_cpu_fraction", "involuntary_switches", "load_1m")
+_WITNESS = tuple(field.name for field in fields(Contention))
+_REGISTRATION = frozenset(
+    {
+        "registration_status",
+        "registration_reason",
+        "expectation_id",
+        "expectation_digest",
+        "expectation_commit",
+        "harness_commit",
+        "harness_tree",
+        "harness_dirty",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -105,19 +117,6 @@ def _block_row(
 def _run_row(session: Session) -> dict[str, Any]:
     plan, build, model = session.plan, session.build, session.model
     facts = machine_facts()
-    registration = {
-        name: getattr(plan, name)
-        for name in (
-            "registration_status",
-            "registration_reason",
-            "expectation_id",
-            "expectation_digest",
-            "expectation_commit",
-            "harness_commit",
-            "harness_tree",
-            "harness_dirty",
-        )
-    }
     return {
         "run_id": plan.run_id,
         "status": "complete",
@@ -128,7 +127,7 @@ def _run_row(session: Session) -> dict[str, Any]:
         "platform": plan.platform,
         "command": plan.command,
         "harness_version": __version__,
-        **registration,
+        **plan.model_dump(include=set(_REGISTRATION)),
         "binding_version": build.binding_version,
         "llama_cpp_commit": build.llama_cpp_commit,
         "library_sha256": build.library_sha256,

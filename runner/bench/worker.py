@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -99,10 +98,7 @@ def _block(script: Script, meter: Meter, seen: Contention) -> dict[str, Any]:
         "n_generated": sum(turn.n_generated for turn in turns),
         "n_agreed": sum(_agreed(turn.sampled, turn.fed) for turn in turns),
         "peak_rss_bytes": _peak_rss(),
-        "steal_fraction": seen.steal_fraction,
-        "other_cpu_fraction": seen.other_cpu_fraction,
-        "involuntary_switches": seen.involuntary_switches,
-        "load_1m": seen.load_1m,
+        **asdict(seen),
     }
 
 
@@ -121,7 +117,7 @@ def _hop(hop: Hop, reading: HopReading) -> dict[str, Any]:
         "prefill_s": turn.prefill_s,
         "decode_s": turn.decode_s,
         "digest_in": token_digest(reading.conversation[:n_context]),
-        "digest_out": hashlib.sha256(np.array(turn.fed, dtype="<i4").tobytes()).hexdigest(),
+        "digest_out": token_digest(np.array(turn.fed, dtype=np.int32)),
         "sampled": list(turn.sampled),
         "n_agreed": _agreed(turn.sampled, turn.fed),
         "stop_reason": turn.stop_reason,
