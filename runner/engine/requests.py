@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from runner.engine.backend import BackendError, Logits
+from runner.engine.backend import BackendError
 from runner.engine.sampling import Sampler
 from runner.engine.slots import Slot
 
@@ -92,10 +92,6 @@ class Request:
     def done(self) -> bool:
         """True when there is a result or an error."""
         return self.turn is not None or self.error is not None
-
-    def choose(self, row: Logits) -> int:
-        """Sample from one row of logits, shape (n_vocab,)."""
-        return self.sampler.sample(row)
 
     def accept(self, sampled: int, decoded_at: float, now: float) -> None:
         """Take the sampled token (or the script's in its place) and finish if it is the last.

@@ -100,19 +100,7 @@ class Scheduler:
         """One entry a request: single tokens first, so that a long prefill starves nobody."""
         room = self._n_batch
         batch: list[tuple[Request, Entry]] = []
-        prefilling: list[Request] = []
-        for request in self._active:
-            slot = request.slot
-            start = slot.n_past
-            if slot.n_tokens - start == 1 and room:
-                entry = Entry(
-                    slot.seq, start, slot.buffer[start : start + 1], request.max_tokens > 0
-                )
-                batch.append((request, entry))
-                room -= 1
-            else:
-                prefilling.append(request)
-        for request in prefilling:
+        for request in sorted(self._active, key=_is_prefilling):
             if not room:
                 break
             slot = request.slot
@@ -180,4 +168,10 @@ class Scheduler:
         if all(request.sampler.is_greedy for request in requests):
             tokens: list[int] = logits.argmax(axis=1).tolist()
             return tokens
-        return [request.choose(row) for request, row in zip(requests, logits, strict=True)]
+        pairs = zip(requests, logits, strict=True)
+        return [request.sampler.sample(row) for request, row in pairs]
+
+
+def _is_prefilling(request: Request) -> bool:
+    """Whether more than one token waits; the sort by it keeps the order of arrival."""
+    return request.slot.n_tokens - request.slot.n_past > 1
