@@ -136,6 +136,24 @@ def models(data: Path = DATA) -> dict[str, Model]:
     }
 
 
+def platform(name: str) -> Platform:
+    """The platform of that id.
+
+    Raises:
+        UsageError: there is none; names those there are.
+    """
+    return platforms()[choose("platform", name, platforms())]
+
+
+def sweep(name: str) -> Sweep:
+    """The sweep of that id.
+
+    Raises:
+        UsageError: there is none; names those there are.
+    """
+    return sweeps()[choose("sweep", name, sweeps())]
+
+
 def _dict(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 

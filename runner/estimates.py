@@ -66,7 +66,7 @@ def guess_rates(plan: Plan) -> Rates | None:
     """Rates from the model's size; None on a GPU, or for a model of unknown size."""
     model = named(plan.model)
     n_bytes = _file_bytes(plan.model, model)
-    if catalog.platforms()[plan.platform].n_gpu_layers or not model.parameters or not n_bytes:
+    if catalog.platform(plan.platform).n_gpu_layers or not model.parameters or not n_bytes:
         return None
     return Rates(
         prefill_per_s=plan.n_threads * _GUESSED_FLOPS / (2 * model.parameters),

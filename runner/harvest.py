@@ -20,18 +20,16 @@ from runner.models import ResolvedModel
 from runner.plan import Plan
 
 _WITNESS = tuple(field.name for field in fields(Contention))
-_REGISTRATION = frozenset(
-    {
-        "registration_status",
-        "registration_reason",
-        "expectation_id",
-        "expectation_digest",
-        "expectation_commit",
-        "harness_commit",
-        "harness_tree",
-        "harness_dirty",
-    }
-)
+_REGISTRATION = {
+    "registration_status",
+    "registration_reason",
+    "expectation_id",
+    "expectation_digest",
+    "expectation_commit",
+    "harness_commit",
+    "harness_tree",
+    "harness_dirty",
+}
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def _run_row(session: Session) -> dict[str, Any]:
         "platform": plan.platform,
         "command": plan.command,
         "harness_version": __version__,
-        **plan.model_dump(include=set(_REGISTRATION)),
+        **plan.model_dump(include=_REGISTRATION),
         "binding_version": build.binding_version,
         "llama_cpp_commit": build.llama_cpp_commit,
         "library_sha256": build.library_sha256,

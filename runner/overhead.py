@@ -21,8 +21,8 @@ from runner.engine.batch import Batch
 from runner.engine.engine import Engine
 from runner.engine.fake import FakeBackend
 from runner.errors import LivekvError
+from runner.loading import parameters_for
 from runner.models import ensure_model
-from runner.validate import parameters_for
 
 STEP_LIMIT_US: Final = 50.0
 SEQUENCE_LIMIT_US: Final = 5.0
@@ -97,7 +97,7 @@ def run_bench(
     Raises:
         BenchFailed: names the figures that missed theirs.
     """
-    platform = catalog.platforms()[catalog.choose("platform", platform_id, catalog.platforms())]
+    platform = catalog.platform(platform_id)
     build = ensure_engine(platform_id, llama_cpp, console)
     model = ensure_model(model_name, console)
     one, many = _best(lambda: step_us(1)), _best(lambda: step_us(_MANY))

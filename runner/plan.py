@@ -102,8 +102,8 @@ def make_plan(request: Request, root: Path = ROOT) -> Plan:
     Raises:
         UsageError: an unknown name, an impossible combination, a point larger than the context.
     """
-    choose("platform", request.platform, catalog.platforms())
-    sweep = catalog.sweeps()[choose("sweep", request.sweep, catalog.sweeps())]
+    catalog.platform(request.platform)
+    sweep = catalog.sweep(request.sweep)
     model = named(request.model)
     points = _points(request, sweep)
     arms = request.arms or sweep.arms
@@ -224,7 +224,7 @@ def _command(request: Request, settled: dict[str, int]) -> str:
         "--hops": request.hops,
         "--max-prefix": request.max_prefix,
         "--n-ctx": request.n_ctx,
-        "--n-batch": None if request.n_batch == 2048 else request.n_batch,
+        "--n-batch": None if request.n_batch == Request.n_batch else request.n_batch,
         "--blocks": settled["blocks"],
         "--threads": settled["threads"],
         "--seed": settled["seed"],

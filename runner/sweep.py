@@ -23,10 +23,11 @@ from runner.errors import Interrupted, RunAborted
 from runner.estimates import Rates, keep_rates, load_rates, step_seconds
 from runner.harvest import Session, write_run
 from runner.journal import Entry, Journal, exclusive, find_unfinished
+from runner.loading import parameters_for
 from runner.models import ResolvedModel, ensure_model
 from runner.paths import ROOT
 from runner.plan import Plan, Request, make_plan
-from runner.validate import parameters_for, print_checks
+from runner.validate import print_checks
 
 _PATIENCE = 20.0
 _SHORTEST_LIMIT_S = 600.0
@@ -65,7 +66,7 @@ def run_sweep(request: Request, console: Console) -> None:
 
 
 def _parameters(plan: Plan, build: EngineBuild, model: ResolvedModel) -> LoadParameters:
-    platform = catalog.platforms()[plan.platform]
+    platform = catalog.platform(plan.platform)
     defaults = parameters_for(build, model, platform, plan.n_threads)
     return replace(defaults, n_ctx=plan.n_ctx, n_batch=plan.n_batch)
 

@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from runner import records
+from runner import catalog, records
 from runner.bench.isolated import JobDied, JobFailed
 from runner.bench.machine import default_threads
 from runner.bringup import Row, bring_up
-from runner.building import EngineBuild, ensure_engine
-from runner.catalog import Platform, choose, platforms
+from runner.building import ensure_engine
 from runner.engine.parameters import LoadParameters
 from runner.errors import LivekvError
-from runner.models import ResolvedModel, ensure_model
+from runner.loading import parameters_for
+from runner.models import ensure_model
 from runner.paths import ROOT
 
 DEFAULT_MODELS: Final = ("smollm2-135m", "tiny:llama", "tiny:qwen2", "tiny:gemma3", "tiny:mamba")
@@ -31,20 +31,6 @@ _SIGNS: Final = {
 
 class ValidationFailed(LivekvError):
     """At least one check of one model failed."""
-
-
-def parameters_for(
-    build: EngineBuild, model: ResolvedModel, platform: Platform, n_threads: int
-) -> LoadParameters:
-    """How a resolved model is loaded on a platform, sizes at their defaults."""
-    return LoadParameters(
-        model_path=model.path,
-        model_sha256=model.sha256,
-        lib_dir=build.lib_dir,
-        library_sha256=build.library_sha256,
-        n_threads=n_threads,
-        n_gpu_layers=platform.n_gpu_layers,
-    )
 
 
 def validate_models(
@@ -60,7 +46,7 @@ def validate_models(
     Raises:
         ValidationFailed: names the checks that failed; the table and the file are complete.
     """
-    platform = platforms()[choose("platform", platform_id, platforms())]
+    platform = catalog.platform(platform_id)
     build = ensure_engine(platform_id, llama_cpp, console)
     n_threads, _ = default_threads(threads)
     failed: list[str] = []

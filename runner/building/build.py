@@ -86,8 +86,7 @@ def ensure_engine(
         UsageError: no such platform, or the user's build does not fit the binding.
         EnvironmentProblem: a program, the device, the network or disk space is missing.
     """
-    platforms = catalog.platforms()
-    chosen = platforms[catalog.choose("platform", platform, platforms)]
+    chosen = catalog.platform(platform)
     if llama_cpp is not None:
         return _told(take_own(chosen, llama_cpp, console), console)
     recipe = Recipe(chosen, toolchain.find(chosen))
