@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -20,6 +20,7 @@ from runner.engine.backend import Entry, Logits
 from runner.engine.batch import Batch
 from runner.engine.engine import Engine
 from runner.engine.fake import FakeBackend
+from runner.engine.parameters import LoadParameters
 from runner.errors import LivekvError
 from runner.loading import parameters_for
 from runner.models import ensure_model
@@ -85,6 +86,22 @@ def _best(measure: Callable[[], float]) -> float:
     return min(measure() for _ in range(_ROUNDS))
 
 
+class Figure(NamedTuple):
+    """One measured figure and the bound it has to meet."""
+
+    name: str
+    value: float
+    unit: str
+    bound: float
+    is_floor: bool = False
+    """True when the bound is the least, false when it is the most the value may be."""
+
+    @property
+    def met(self) -> bool:
+        """Whether the value keeps its bound."""
+        return self.value >= self.bound if self.is_floor else self.value <= self.bound
+
+
 def run_bench(
     platform_id: str,
     model_name: str,
@@ -100,49 +117,52 @@ def run_bench(
     platform = catalog.platform(platform_id)
     build = ensure_engine(platform_id, llama_cpp, console)
     model = ensure_model(model_name, console)
-    one, many = _best(lambda: step_us(1)), _best(lambda: step_us(_MANY))
-    rows = [
-        ("decode step, one sequence", one, "us", STEP_LIMIT_US, one <= STEP_LIMIT_US),
-        _further((many - one) / (_MANY - 1)),
-        _filled(_best(lambda: fill_ms(build.lib_dir))),
-    ]
+    figures = _overheads(build.lib_dir)
     parameters = parameters_for(build, model, platform, threads or 1)
     for depth in _DEPTHS:
         with console.status(f"our rates and llama-bench's at depth {depth} ..."):
-            pairs = [
-                (rates.ours(parameters, depth), rates.llama_bench(parameters, depth))
-                for _ in range(_BLOCKS)
-            ]
-        for index, what in enumerate(("prefill", "decode")):
-            ratio = statistics.median(mine[index] / theirs[index] for mine, theirs in pairs)
-            rows.append(
-                (
-                    f"{what} at depth {depth} / llama-bench, {_BLOCKS} blocks",
-                    ratio,
-                    "",
-                    RATE_FLOOR,
-                    ratio >= RATE_FLOOR,
-                )
-            )
-    _print(rows, console)
+            figures += _rate_ratios(parameters, depth)
+    _print(figures, console)
 
 
-def _further(us: float) -> tuple[str, float, str, float, bool]:
-    return ("each further sequence", us, "us", SEQUENCE_LIMIT_US, us <= SEQUENCE_LIMIT_US)
+def _overheads(lib_dir: Path) -> list[Figure]:
+    one, many = _best(lambda: step_us(1)), _best(lambda: step_us(_MANY))
+    further = (many - one) / (_MANY - 1)
+    filled = _best(lambda: fill_ms(lib_dir))
+    return [
+        Figure("decode step, one sequence", one, "us", STEP_LIMIT_US),
+        Figure("each further sequence", further, "us", SEQUENCE_LIMIT_US),
+        Figure("fill a batch of 3,000 tokens", filled, "ms", FILL_LIMIT_MS),
+    ]
 
 
-def _filled(ms: float) -> tuple[str, float, str, float, bool]:
-    return ("fill a batch of 3,000 tokens", ms, "ms", FILL_LIMIT_MS, ms <= FILL_LIMIT_MS)
+def _rate_ratios(parameters: LoadParameters, depth: int) -> list[Figure]:
+    """Median over blocks of our rate over llama-bench's, prefill and decode."""
+    pairs = [
+        (rates.ours(parameters, depth), rates.llama_bench(parameters, depth))
+        for _ in range(_BLOCKS)
+    ]
+    return [
+        Figure(
+            f"{what} at depth {depth} / llama-bench, {_BLOCKS} blocks",
+            statistics.median(mine[index] / theirs[index] for mine, theirs in pairs),
+            "",
+            RATE_FLOOR,
+            is_floor=True,
+        )
+        for index, what in enumerate(("prefill", "decode"))
+    ]
 
 
-def _print(rows: Sequence[tuple[str, float, str, float, bool]], console: Console) -> None:
+def _print(figures: Sequence[Figure], console: Console) -> None:
     table = Table(title="engine overhead and rates", title_justify="left")
     for heading in ("figure", "measured", "bound", ""):
         table.add_column(heading, justify="right" if heading in {"measured", "bound"} else "left")
-    for name, value, unit, bound, good in rows:
-        sign = "[green]met[/]" if good else "[bold red]missed[/]"
-        table.add_row(name, f"{value:.3g} {unit}", f"{bound:g} {unit}", sign)
+    for figure in figures:
+        sign = "[green]met[/]" if figure.met else "[bold red]missed[/]"
+        measured, bound = f"{figure.value:.3g} {figure.unit}", f"{figure.bound:g} {figure.unit}"
+        table.add_row(figure.name, measured, bound, sign)
     console.print(table)
-    missed = [name for name, *_, good in rows if not good]
+    missed = [figure.name for figure in figures if not figure.met]
     if missed:
         raise BenchFailed(f"missed: {'; '.join(missed)}")
