@@ -159,6 +159,7 @@ class TestEstimate:
     def test_a_cache_that_cannot_be_written_stops_nothing(self, cache: Path) -> None:
         (cache / "rates").write_text("a file")
         keep_rates(plan(), self.RATES)
+        assert load_rates(plan()) is None
 
 
 def shown(found: Plan) -> str:
