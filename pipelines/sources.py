@@ -11,13 +11,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.records import TABLES, RecordError, leftovers, read_table
+from runner.records import TABLES, RecordError, leftovers, read_run_table
 
 KEYS: Final = {
     "run": ("run_id",),
     "blocks": ("block", "point", "arm"),
     "hops": ("block", "point", "arm", "hop"),
     "checks": ("check",),
+    "calibration": ("block", "kind", "depth", "n_tokens", "repeat"),
+    "equivalence": ("point", "comparison", "hop"),
 }
 
 
@@ -99,17 +101,15 @@ def _read(folder: Path, published: bool, skipped: list[Skipped]) -> RunFolder | 
     for name in TABLES:
         path = folder / f"{name}.parquet"
         try:
-            tables[name] = _checked(path, name, folder)
+            tables[name] = _checked(name, folder)
         except RecordError as error:
             skipped.append(Skipped(path, str(error).removeprefix(f"{path} ")))
             return None
     return RunFolder(folder, published, tables)
 
 
-def _checked(path: Path, name: str, folder: Path) -> Any:
-    if not path.exists():
-        raise RecordError("is missing: the run is not whole")
-    table = read_table(path)
+def _checked(name: str, folder: Path) -> Any:
+    table = read_run_table(folder, name)
     _check_schema(table, name)
     _check_finite(table, name)
     _check_identity(table, name, folder)

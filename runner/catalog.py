@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from runner.errors import UsageError
 from runner.paths import DATA
@@ -63,7 +63,17 @@ class Point(_Closed):
     hops: Annotated[int, Field(ge=0)]
     generate: Annotated[int, Field(ge=1)] = 32
     result: Annotated[int, Field(ge=1)] = 24
+    repeats: Annotated[int, Field(ge=1)] = Field(
+        default=1, description="runs in one block and process; the median of an odd number counts"
+    )
     label: str = ""
+
+    @field_validator("repeats")
+    @classmethod
+    def _odd(cls, repeats: int) -> int:
+        if repeats % 2 == 0:
+            raise ValueError(f"{repeats} repeats have no median of their own; make it odd")
+        return repeats
 
     @property
     def id(self) -> str:

@@ -88,6 +88,13 @@ class Expectation(_Closed):
     replaces: tuple[Text, ...] = Field(
         default=(), description="earlier expectations of the same points that this one takes over"
     )
+    repeat_arm: Text | None = Field(
+        default=None, description="the treatment once more under another name (A/A); none: no gate"
+    )
+    unexplained_max: Fraction | None = Field(
+        default=None,
+        description="share of the saved time that calibrated costs may leave unexplained",
+    )
     void: VoidRule
     forecast: Annotated[tuple[Forecast, ...], Field(min_length=1)]
 

@@ -69,6 +69,8 @@ def write_run(session: Session, journal: Journal) -> Path:
     records.write_table(folder, "checks", checks)
     records.write_table(folder, "hops", hops)
     records.write_table(folder, "blocks", blocks)
+    records.write_table(folder, "calibration", [])
+    records.write_table(folder, "equivalence", [])
     records.write_table(folder, "run", [_run_row(session)])
     return folder
 

@@ -27,7 +27,7 @@ def publish_run(name: str, out: Path, published: Path = DATA / "runs") -> Path:
         raise UsageError(f"no complete run {name!r} under {out}; complete: {known}")
     source = found[0]
     for table in records.TABLES:
-        records.read_table(source / f"{table}.parquet")
+        records.read_run_table(source, table)
     target = published / source.parent.name / name
     if target.exists():
         raise UsageError(f"{target} exists: a published run is not written over")

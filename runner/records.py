@@ -1,11 +1,13 @@
-"""The result contract: four Arrow schemas, versioned, and the one writer of Parquet.
+"""The result contract: Arrow schemas, versioned, and the one writer of Parquet.
 
-A run is a folder ``data/runs/<platform>/<run_id>/`` of ``checks``, ``blocks``, ``hops`` and
-``run`` Parquet files. ``run.parquet`` is written last: a folder without it is not a run.
+A run is a folder ``data/runs/<platform>/<run_id>/`` with a Parquet file for each of `TABLES`.
+``run.parquet`` is written last: a folder without it is not a run.
 
 Schema history
 --------------
-1   first form.
+1   first form: run, blocks, hops, checks.
+2   tables ``calibration`` and ``equivalence``; repeats, clocks and temperatures of a block; the
+    ledger record of a run and the tree of its harness. Runs of version 1 are read with NULL there.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import pyarrow.parquet as pq
 
 from runner.errors import EnvironmentProblem, LivekvError
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 VERSION_KEY: Final = b"livekv.schema_version"
 TABLE_KEY: Final = b"livekv.table"
 
@@ -51,6 +53,10 @@ RUN: Final = _schema(
     ("harness_commit", pa.string(), True),
     ("harness_tree", pa.string(), True),  # git tree digest: survives a squash
     ("harness_dirty", pa.bool_(), True),
+    ("runner_tree", pa.string(), True),  # git tree of runner/: the same code under any commit
+    ("ledger_start", pa.string(), True),  # hash of the START record; NULL: not a registered run
+    ("n_resumed", pa.int32(), True),  # how often the run was gone on with
+    ("waited_quiet_s", pa.float64(), True),  # before the first block, with --wait-quiet
     ("registration_status", pa.string(), False),  # registered | exploratory | broken
     ("registration_reason", pa.string(), True),
     ("expectation_id", pa.string(), True),
@@ -123,6 +129,18 @@ BLOCKS: Final = _schema(
     ("other_cpu_fraction", pa.float64(), True),  # other processes, of all cores' time
     ("involuntary_switches", pa.int64(), True),
     ("load_1m", pa.float64(), True),
+    ("n_repeats", pa.int32(), True),  # in this block; the row is the one of median wall
+    ("repeat_wall_s", pa.list_(pa.float64()), True),  # wall of each, in the order they ran
+    ("cpu_mhz_start", pa.float64(), True),  # mean over cores; NULL where the system does not tell
+    ("cpu_mhz_end", pa.float64(), True),
+    ("temperature_c_start", pa.float64(), True),  # hottest CPU sensor
+    ("temperature_c_end", pa.float64(), True),
+    ("gpu_mhz_start", pa.float64(), True),  # NVML, first device: SM clock
+    ("gpu_mhz_end", pa.float64(), True),
+    ("gpu_temperature_c_start", pa.float64(), True),
+    ("gpu_temperature_c_end", pa.float64(), True),
+    ("gpu_throttle", pa.string(), True),  # NVML's reasons at the end, joined; empty: none
+    ("gpu_other_processes", pa.int32(), True),  # the larger count of start and end
 )
 
 HOPS: Final = _schema(
@@ -160,12 +178,44 @@ CHECKS: Final = _schema(
     ("seconds", pa.float64(), False),
 )
 
+CALIBRATION: Final = _schema(
+    "calibration",
+    ("run_id", pa.string(), False),
+    ("block", pa.int32(), False),
+    ("kind", pa.string(), False),  # prefill | hop | decode
+    ("depth", pa.int32(), False),  # tokens in KV before
+    ("n_tokens", pa.int32(), False),  # prefill, hop: tokens of the batch; decode: steps of one
+    ("repeat", pa.int32(), False),  # 0-based, where one kind, depth and size is timed again
+    ("seconds", pa.float64(), True),
+    ("reason", pa.string(), True),  # why there are no seconds
+)
+
+EQUIVALENCE: Final = _schema(
+    "equivalence",
+    ("run_id", pa.string(), False),
+    ("point", pa.string(), False),
+    # free: live KV against re-prefill, as the arms run; matched: against a replay of live KV's
+    # own batch shapes, the control that must agree.
+    ("comparison", pa.string(), False),
+    ("hop", pa.int32(), False),
+    ("n_tokens", pa.int32(), False),  # tokens each side generated for itself
+    ("n_agreed", pa.int32(), False),  # before the first divergence
+    ("top2_margin", pa.float64(), True),  # logit of first less second choice where they diverge
+    ("max_logit_difference", pa.float64(), True),  # over the steps up to the divergence, included
+    ("logit_sd", pa.float64(), True),  # spread of the logits of the hop's first step
+    ("reason", pa.string(), True),  # why there is no comparison
+)
+
 TABLES: Final[Mapping[str, pa.Schema]] = {
     "run": RUN,
     "blocks": BLOCKS,
     "hops": HOPS,
     "checks": CHECKS,
+    "calibration": CALIBRATION,
+    "equivalence": EQUIVALENCE,
 }
+_SINCE: Final = {"calibration": 2, "equivalence": 2}
+"""Schema version that brought a table; the others were there from the first."""
 
 
 class RecordError(LivekvError):
@@ -186,8 +236,11 @@ def check_row(table: str, row: Mapping[str, Any]) -> None:
         value = row.get(field.name)
         if value is None and not field.nullable:
             raise RecordError(f"{table}.{field.name} is required and has no value")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise RecordError(f"{table}.{field.name} is {value}: give NULL and a reason instead")
+        for number in value if isinstance(value, list) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise RecordError(
+                    f"{table}.{field.name} is {number}: give NULL and a reason instead"
+                )
 
 
 def write_table(folder: Path, table: str, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -226,22 +279,51 @@ def write_table(folder: Path, table: str, rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def read_table(path: Path) -> pa.Table:
-    """Read one table of a run and check that this program knows its schema version.
+    """Read one table of a run, in the columns of this version whatever version wrote it.
 
     Raises:
-        RecordError: not a livekv Parquet file, half written, or of another schema version.
+        RecordError: not a livekv Parquet file, half written, or of an unknown schema version.
     """
     try:
         table = pq.read_table(path, partitioning=None)
     except (pa.ArrowInvalid, OSError) as error:
         raise RecordError(f"{path} is not a readable Parquet file: {error}") from error
-    found = (table.schema.metadata or {}).get(VERSION_KEY)
-    if found != str(SCHEMA_VERSION).encode():
-        version = found.decode() if found else "none"
+    version = _version(table, path)
+    schema = TABLES.get(path.stem)
+    if version == SCHEMA_VERSION or schema is None:
+        return table
+    for field in schema:
+        if field.name not in table.schema.names and field.nullable:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    missing = [field.name for field in schema if field.name not in table.schema.names]
+    if missing:
+        raise RecordError(f"{path} of schema version {version} lacks {', '.join(missing)}")
+    return table.select(schema.names).cast(schema)
+
+
+def read_run_table(folder: Path, name: str) -> pa.Table:
+    """Read table `name` of the run in `folder`; empty where the run is older than the table.
+
+    Raises:
+        RecordError: as `read_table`; the table is missing.
+    """
+    path = folder / f"{name}.parquet"
+    if path.exists():
+        return read_table(path)
+    run = folder / "run.parquet"
+    if name in _SINCE and run.exists() and _version(pq.read_schema(run), run) < _SINCE[name]:
+        return TABLES[name].empty_table()
+    raise RecordError(f"{path} is missing: the run is not whole")
+
+
+def _version(found: pa.Table | pa.Schema, path: Path) -> int:
+    schema = found if isinstance(found, pa.Schema) else found.schema
+    said = ((schema.metadata or {}).get(VERSION_KEY) or b"none").decode()
+    if said not in {str(version) for version in range(1, SCHEMA_VERSION + 1)}:
         raise RecordError(
-            f"{path} has schema version {version}, this program reads {SCHEMA_VERSION}"
+            f"{path} has schema version {said}, this program reads 1 to {SCHEMA_VERSION}"
         )
-    return table
+    return int(said)
 
 
 def leftovers(folder: Path) -> Iterable[Path]:

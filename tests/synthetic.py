@@ -115,6 +115,8 @@ def write_run(root: Path, world: World) -> Path:
     write_table(folder, "checks", [_check(world)])
     write_table(folder, "blocks", [row for row in blocks if not row.pop("_drop", False)])
     write_table(folder, "hops", [row for row in hops if not row.pop("_drop", False)])
+    write_table(folder, "calibration", [])
+    write_table(folder, "equivalence", [])
     write_table(folder, "run", [_run(world)])
     return folder
 

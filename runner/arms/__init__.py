@@ -2,9 +2,10 @@
 
 from runner.arms.arm import Arm
 from runner.arms.live_kv import LiveKv
+from runner.arms.live_kv_again import LiveKvAgain
 from runner.arms.reprefill import Reprefill
 
-ARMS: dict[str, type[Arm]] = {arm.name: arm for arm in (LiveKv, Reprefill)}
+ARMS: dict[str, type[Arm]] = {arm.name: arm for arm in (LiveKv, LiveKvAgain, Reprefill)}
 """Every arm by its name."""
 
 __all__ = ["ARMS", "Arm"]

@@ -54,7 +54,10 @@ def test_every_arm_of_a_block_reads_the_same_script_and_every_block_another() ->
         ({"platform": "abacus"}, r"unknown platform 'abacus'; choose one of: cpu"),
         ({"sweep": "slow"}, r"unknown sweep 'slow'; choose one of: quick, reference"),
         ({"model": "gpt"}, r"unknown model 'gpt'; choose one of: "),
-        ({"arms": ("live_kv", "magic")}, r"unknown arm 'magic'; choose one of: live_kv, reprefill"),
+        (
+            {"arms": ("live_kv", "magic")},
+            r"unknown arm 'magic'; choose one of: live_kv, live_kv_again, reprefill",
+        ),
         ({"arms": ("live_kv", "live_kv")}, r"an arm is named twice in live_kv,live_kv"),
         ({"prefix": 100}, r"--prefix and --hops name one point together"),
         ({"hops": 2}, r"--prefix and --hops name one point together"),

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.errors import EnvironmentProblem
+from runner.paths import DATA
 from runner.records import (
     BLOCKS,
     SCHEMA_VERSION,
@@ -22,6 +23,7 @@ from runner.records import (
     RecordError,
     check_row,
     leftovers,
+    read_run_table,
     read_table,
     write_table,
 )
@@ -169,3 +171,22 @@ def test_what_a_killed_writer_left_is_found_and_no_reader_takes_it_for_a_table(
     (folder / "hops.parquet.partial").write_bytes(b"PAR1")
     assert list(leftovers(tmp_path)) == [folder / "hops.parquet.partial"]
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_published_run_of_the_first_version_is_read_with_nulls_in_later_columns() -> None:
+    first = min((DATA / "runs").glob("*/*/run.parquet")).parent
+
+    run = read_run_table(first, "run").to_pylist()[0]
+
+    assert pq.read_schema(first / "run.parquet").metadata[VERSION_KEY] == b"1"
+    assert run["run_id"] == first.name
+    assert run["ledger_start"] is None
+    assert read_run_table(first, "calibration").num_rows == 0
+    assert read_run_table(first, "blocks").schema.equals(TABLES["blocks"])
+
+
+def test_a_table_that_belongs_to_the_runs_version_may_not_be_absent(tmp_path: Path) -> None:
+    write_table(tmp_path, "calibration", [])
+
+    with pytest.raises(RecordError, match=r"equivalence.parquet is missing"):
+        read_run_table(tmp_path, "equivalence")
