@@ -32,6 +32,12 @@ class VoidRule(_Closed):
     void_blocks_max: Fraction = Field(
         description="share of void blocks above which a run is INVALID"
     )
+    gpu_other_processes_max: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="other processes on the GPU; none: no limit"
+    )
+    gpu_slowdown_allowed: bool = Field(
+        default=True, description="false: heat or the power brake slowing the GPU voids the block"
+    )
 
 
 class Forecast(_Closed):

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import psutil
 
+from runner.bench import thermals
+from runner.bench.thermals import SLOWDOWN, MachineState, StateReader, read_state
 from runner.errors import EnvironmentProblem
 from runner.registration import VoidRule
 
@@ -42,12 +44,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class Contention:
-    """What happened between two samples; the fields are columns of the table ``blocks``."""
+    """What happened between two samples; the fields are columns of the table ``blocks``.
+
+    The void rule needs nothing else.
+    """
 
     steal_fraction: float | None
     other_cpu_fraction: float | None
     involuntary_switches: int | None
     load_1m: float | None
+    gpu_throttle: str | None = None
+    gpu_other_processes: int | None = None
 
 
 Reader = Callable[[], Sample]
@@ -116,21 +123,31 @@ def _difference(start: _N | None, stop: _N | None) -> _N | None:
 class Witness:
     """Watches the machine between `start` and `stop`, or over a ``with`` block."""
 
-    def __init__(self, read: Reader = read_sample) -> None:
+    def __init__(self, read: Reader = read_sample, read_state: StateReader = read_state) -> None:
         self._read = read
-        self._start: Sample | None = None
+        self._read_state = read_state
+        self._start: tuple[MachineState, Sample] | None = None
         self._seen: Contention | None = None
+        self._readings: dict[str, Any] = {}
 
     def start(self) -> None:
         """Take the first sample; earlier ones are forgotten."""
         self._seen = None
-        self._start = self._read()
+        # The counters last here and first in `stop`: reading the state is not between them.
+        self._start = self._read_state(), self._read()
 
     def stop(self) -> Contention:
         """Take the second sample and return what happened in between."""
         if self._start is None:
             raise RuntimeError("the witness was stopped before it was started")
-        self._seen = contention(self._start, self._read())
+        state, sample = self._start
+        seen = contention(sample, self._read())
+        self._readings = thermals.columns(state, self._read_state())
+        self._seen = replace(
+            seen,
+            gpu_throttle=self._readings["gpu_throttle"],
+            gpu_other_processes=self._readings["gpu_other_processes"],
+        )
         return self._seen
 
     @property
@@ -139,6 +156,11 @@ class Witness:
         if self._seen is None:
             raise RuntimeError("the witness has not been stopped yet")
         return self._seen
+
+    @property
+    def readings(self) -> dict[str, Any]:
+        """Every column of the table ``blocks`` that the witness fills, those of `seen` too."""
+        return asdict(self.seen) | self._readings
 
     def __enter__(self) -> Self:
         self.start()
@@ -167,7 +189,18 @@ def void_reason(seen: Contention, rule: VoidRule) -> str | None:
         for what, share, limit in watched
         if share is not None and share > limit
     ]
-    return "; ".join(passed) or None
+    return "; ".join([*passed, *_gpu_faults(seen, rule)]) or None
+
+
+def _gpu_faults(seen: Contention, rule: VoidRule) -> list[str]:
+    faults = []
+    others, limit = seen.gpu_other_processes, rule.gpu_other_processes_max
+    if others is not None and limit is not None and others > limit:
+        faults.append(f"{others} other process(es) were on the GPU, the rule allows {limit}")
+    throttle = seen.gpu_throttle or ""
+    if SLOWDOWN in throttle and not rule.gpu_slowdown_allowed:
+        faults.append(f"the GPU was slowed: {throttle}")
+    return faults
 
 
 def wait_quiet(
@@ -184,7 +217,7 @@ def wait_quiet(
     """Wait until others use at most `bound` of the CPU for `quiet_s` without a break.
 
     Args:
-        limit_s: give up after that many seconds.
+        limit_s: give up when others are still busy after that many seconds.
         bound: share of all cores' time that others and the host together may take.
         quiet_s: how long it must stay quiet.
         step_s: seconds between two samples.
@@ -197,7 +230,7 @@ def wait_quiet(
         The seconds waited.
 
     Raises:
-        EnvironmentProblem: still busy at the limit, or the counters tell nothing.
+        EnvironmentProblem: busy at the limit or after it, or the counters tell nothing.
     """
     began = quiet_since = clock()
     before = read()
@@ -212,7 +245,8 @@ def wait_quiet(
             on_step(now - began, share)
         if now - quiet_since >= quiet_s:
             return now - began
-        if now - began >= limit_s:
+        # A quiet stretch that began before the limit is watched to its end.
+        if share > bound and now - began >= limit_s:
             raise EnvironmentProblem(
                 f"the machine is not quiet after {now - began:.0f} s: others take {share:.1%} of "
                 f"the CPU, {bound:.1%} is the bound; stop them, or wait longer with --wait-quiet"

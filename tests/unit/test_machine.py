@@ -367,6 +367,29 @@ def test_void_rule(steal: float | None, others: float | None, said: str | None) 
     assert void_reason(Contention(steal, others, 0, 0.0), RULE) == said
 
 
+GPU_RULE = RULE.model_copy(update={"gpu_other_processes_max": 0, "gpu_slowdown_allowed": False})
+
+
+@pytest.mark.parametrize(
+    ("throttle", "others", "said"),
+    [
+        (None, None, None),
+        ("", 0, None),
+        ("power cap, application clocks", 0, None),
+        ("", 2, "2 other process(es) were on the GPU, the rule allows 0"),
+        (
+            "power cap, thermal slowdown",
+            0,
+            "the GPU was slowed: power cap, thermal slowdown",
+        ),
+    ],
+)
+def test_void_rule_of_a_gpu(throttle: str | None, others: int | None, said: str | None) -> None:
+    seen = Contention(0.0, 0.0, 0, 0.0, throttle, others)
+    assert void_reason(seen, GPU_RULE) == said
+    assert void_reason(seen, RULE) is None, "a rule that says nothing of a GPU has no limit"
+
+
 def test_every_passed_limit_is_named() -> None:
     reason = void_reason(Contention(0.5, 0.5, 0, 0.0), RULE)
     assert reason is not None
@@ -416,6 +439,13 @@ def test_a_noisy_machine_is_given_up_at_the_limit() -> None:
     with pytest.raises(EnvironmentProblem, match=r"not quiet after 10 s: others take 40\.0%"):
         world.wait(10.0)
     assert world.now == pytest.approx(110.0)
+
+
+def test_quiet_that_began_before_the_limit_is_watched_to_its_end() -> None:
+    assert World(0.01).wait(0.0) == pytest.approx(3.0)
+    assert World(0.5, 0.5, 0.01).wait(3.0) == pytest.approx(5.0)
+    with pytest.raises(EnvironmentProblem, match=r"not quiet after 4 s: others take 20\.0%"):
+        World(0.5, 0.5, 0.01, 0.2).wait(3.0)
 
 
 def test_stolen_time_is_not_quiet() -> None:
