@@ -29,6 +29,7 @@ class Meter:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._hop_started_at = 0.0
+        self._dawdle: Callable[[float], None] | None = None
         self.readings: list[HopReading] = []
         self.wall_s = 0.0
         """Seconds of the whole session, set when `session` ends."""
@@ -44,7 +45,16 @@ class Meter:
         """The first thing an arm does for a hop."""
         self._hop_started_at = self._clock()
 
+    @contextmanager
+    def dawdling(self, dawdle: Callable[[float], None]) -> Iterator[None]:
+        """Before a hop ends, call `dawdle` with its seconds so far: a slowdown of known size."""
+        self._dawdle = dawdle
+        yield
+        self._dawdle = None
+
     def end_hop(self, index: int, n_new: int, turn: Turn, conversation: TokenIds) -> None:
         """The last thing an arm does for a hop; copies the ids after reading the clock."""
+        if self._dawdle:
+            self._dawdle(self._clock() - self._hop_started_at)
         wall_s = self._clock() - self._hop_started_at
         self.readings.append(HopReading(index, n_new, wall_s, turn, conversation.copy()))

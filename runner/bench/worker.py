@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,14 +12,16 @@ from typing import Any
 import numpy as np
 import psutil
 
-from runner.arms import ARMS
+from runner.arms import ARMS, Arm
 from runner.arms.meter import HopReading, Meter
-from runner.bench.contention import Contention, Witness
+from runner.bench.contention import Reader, Witness, read_sample
 from runner.bench.isolated import Job, serve
 from runner.catalog import Point, choose
+from runner.engine.backend import NativeBackend
 from runner.engine.engine import Engine
 from runner.engine.llamacpp import LlamaCppBackend
 from runner.engine.parameters import LoadParameters
+from runner.engine.scheduler import Clock
 from runner.engine.states import token_digest
 from runner.workloads.tool_loop import Hop, Script, build_script
 
@@ -57,22 +60,53 @@ def run_block(job: Job) -> dict[str, Any]:
     load_s = time.perf_counter() - started
     try:
         script = build_script(Point(**job["point"]), backend, job["seed"])
-        engine = Engine(backend)
-        _warm_up(engine, job["warmup_tokens"])
-        meter = Meter()
-        started_at = datetime.now(UTC).isoformat()
-        witness = Witness()
-        with witness:
-            arm.run(engine, script, meter)
-        engine.check()
+        measured = measure(backend, arm, script, job["warmup_tokens"])
     finally:
         backend.close()
-    block = _block(script, meter, witness.seen) | {"started_at": started_at, "load_s": load_s}
-    pairs = zip(script.hops, meter.readings, strict=True)
+    measured["block"]["load_s"] = load_s
+    return measured
+
+
+def measure(
+    backend: NativeBackend,
+    arm: Arm,
+    script: Script,
+    warmup_tokens: int,
+    *,
+    clock: Clock = time.perf_counter,
+    read: Reader = read_sample,
+) -> dict[str, Any]:
+    """Warm up, run `arm` as often as the point says, and keep the run of median wall.
+
+    Args:
+        backend: a fresh one; it is not closed.
+        arm: what to run.
+        script: what it is fed.
+        warmup_tokens: tokens computed before, on the same backend.
+        clock: seconds; the engine and the meter share it.
+        read: what the witness reads, before the first run and after the last.
+
+    Returns:
+        ``block`` and ``hops`` as `run_block`, without ``load_s``.
+    """
+    engine = Engine(backend, clock)
+    warm_up(engine, warmup_tokens)
+    started_at = datetime.now(UTC).isoformat()
+    meters = [Meter(clock) for _ in range(script.point.repeats)]
+    witness = Witness(read)
+    with witness:
+        for meter in meters:
+            arm.run(engine, script, meter)
+    engine.check()
+    walls = [meter.wall_s for meter in meters]
+    middle = meters[walls.index(statistics.median(walls))]
+    repeats = {"n_repeats": len(walls), "repeat_wall_s": walls}
+    block = _block(script, middle, witness.readings) | {"started_at": started_at} | repeats
+    pairs = zip(script.hops, middle.readings, strict=True)
     return {"block": block, "hops": [_hop(*pair) for pair in pairs]}
 
 
-def _warm_up(engine: Engine, n_tokens: int) -> None:
+def warm_up(engine: Engine, n_tokens: int) -> None:
     """The same for every arm: touch weights and KV with ids that are not the script's."""
     if not n_tokens:
         return
@@ -82,7 +116,7 @@ def _warm_up(engine: Engine, n_tokens: int) -> None:
         session.generate(WARMUP_TURN, ignore_end=True)
 
 
-def _block(script: Script, meter: Meter, seen: Contention) -> dict[str, Any]:
+def _block(script: Script, meter: Meter, witnessed: dict[str, Any]) -> dict[str, Any]:
     turns = [reading.turn for reading in meter.readings]
     prefill_s = sum(turn.prefill_s for turn in turns)
     decode_s = sum(turn.decode_s for turn in turns)
@@ -98,7 +132,7 @@ def _block(script: Script, meter: Meter, seen: Contention) -> dict[str, Any]:
         "n_generated": sum(turn.n_generated for turn in turns),
         "n_agreed": sum(_agreed(turn.sampled, turn.fed) for turn in turns),
         "peak_rss_bytes": _peak_rss(),
-        **asdict(seen),
+        **witnessed,
     }
 
 
