@@ -10,9 +10,19 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, groupby, islice
+from typing import Final
 
 import numpy as np
+
+CALIBRATION: Final = "calibration"
+"""Point and arm of a step that measures costs instead of an arm."""
+EQUIVALENCE: Final = "equivalence"
+"""Arm of a step that compares what the arms would say freely; before the blocks, untimed."""
+BEFORE_BLOCKS: Final = -1
+"""Block of a step that belongs to none."""
+# Far from the keys that spawning counts up from zero.
+_CALIBRATION_STREAM: Final = 2**31
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,11 @@ class Step:
     point: str
     arm: str
     position: int
+
+    @property
+    def is_arm(self) -> bool:
+        """Whether an arm runs, and not a calibration or a comparison beside the arms."""
+        return self.arm not in (CALIBRATION, EQUIVALENCE)
 
 
 def draw_seed() -> int:
@@ -66,6 +81,21 @@ def plan_blocks(points: Sequence[str], arms: Sequence[str], blocks: int, seed: i
         for chosen in chance.permutation(len(points)).tolist()
         for position, arm in enumerate(arm_orders[points[chosen]][block])
     ]
+
+
+def with_calibration(steps: Sequence[Step], seed: int) -> list[Step]:
+    """`steps` with one calibration in every block, between two points or at an end, by chance.
+
+    It has a stream of its own: the order of the arms is the same with it and without it.
+    """
+    chance = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_CALIBRATION_STREAM,)))
+    planned: list[Step] = []
+    for block, group in groupby(steps, key=lambda step: step.block):
+        points = [list(arms) for _, arms in groupby(group, key=lambda step: step.point)]
+        place = int(chance.integers(len(points) + 1))
+        points.insert(place, [Step(block, CALIBRATION, CALIBRATION, 0)])
+        planned.extend(chain.from_iterable(points))
+    return planned
 
 
 def _orders(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.bench.schedule import Step, draw_seed, orders, plan_blocks
+from runner.bench.schedule import Step, draw_seed, orders, plan_blocks, with_calibration
 
 NAMES = st.lists(st.text("abcdefgh", min_size=1, max_size=3), min_size=1, max_size=6, unique=True)
 BLOCKS = st.integers(1, 20)
@@ -124,6 +124,31 @@ def test_points_have_orders_of_their_own() -> None:
     first = {(s.block, s.point): s.arm for s in steps if s.position == 0}
     equal = sum(first[block, "p"] == first[block, "q"] for block in range(40))
     assert 5 < equal < 35
+
+
+@given(NAMES, NAMES, BLOCKS, SEEDS)
+def test_a_calibration_stands_in_every_block_and_never_between_the_arms_of_a_point(
+    points: list[str], arms: list[str], blocks: int, seed: int
+) -> None:
+    steps = plan_blocks(points, arms, blocks, seed)
+    planned = with_calibration(steps, seed)
+
+    # The order of the arms is the one without it.
+    assert [step for step in planned if step.is_arm] == steps
+    assert [step.block for step in planned if not step.is_arm] == list(range(blocks))
+    for before, step, after in zip(planned, planned[1:], planned[2:], strict=False):
+        if not step.is_arm:
+            assert (before.block, before.point) != (after.block, after.point)
+    assert planned == with_calibration(steps, seed)
+
+
+def test_chance_decides_where_a_block_is_calibrated() -> None:
+    steps = plan_blocks(["p", "q"], ["a", "b"], 300, 3)
+    places = Counter(
+        at % 5 for at, step in enumerate(with_calibration(steps, 3)) if not step.is_arm
+    )
+    assert set(places) == {0, 2, 4}
+    assert min(places.values()) > 60
 
 
 def test_steps_are_frozen() -> None:
