@@ -77,15 +77,15 @@ class Repository:
             )
         return repository
 
-    def ask(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        """Run git and return its answer whatever the exit code."""
+    def ask(self, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run git, give it `given` to read, and return its answer whatever the exit code."""
         command = ["git", *_OPTIONS, "-C", str(self.root), *arguments]
         kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTIONS}
         try:
             return subprocess.run(
                 command,
                 env={**kept, **_SETTINGS},
-                stdin=subprocess.DEVNULL,
+                input=given,
                 capture_output=True,
                 timeout=TIMEOUT_S,
                 check=False,
@@ -95,9 +95,9 @@ class Repository:
         except subprocess.TimeoutExpired as error:
             raise GitError(f"git {arguments[0]} gave no answer within {TIMEOUT_S:.0f} s") from error
 
-    def read(self, *arguments: str) -> bytes:
+    def read(self, *arguments: str, given: bytes = b"") -> bytes:
         """Run git and return what it printed."""
-        answer = self.ask(*arguments)
+        answer = self.ask(*arguments, given=given)
         if answer.returncode:
             raise _failure(arguments, answer)
         return answer.stdout
@@ -119,17 +119,28 @@ class Repository:
         """Digest of the whole tree of `commit`; a squash changes the commit and keeps this."""
         return self.read("rev-parse", "--verify", f"{commit}^{{tree}}").decode().strip()
 
+    def subtree(self, commit: str, path: str) -> str | None:
+        """Digest of the folder `path` in `commit`; None where there is none."""
+        if not self.files(commit, path):
+            return None
+        return self.read("rev-parse", "--verify", f"{commit}:{path}").decode().strip()
+
     def dirt(self) -> list[str]:
         """Paths that differ from the commit, untracked ones included, ignored ones not.
 
         Files that were marked so that ``git status`` overlooks them count as dirt.
         """
-        status = self.read(
-            "status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames"
-        )
         marked = _names(self.read("ls-files", "-v", "-z"))
         hidden = [line[2:] for line in marked if line[0].islower() or line[0] == "S"]
-        return [line[3:] for line in _names(status)] + hidden
+        return [*self._status(), *hidden]
+
+    def new_files(self) -> set[str]:
+        """Paths that no commit up to the one checked out holds: untracked, or just added."""
+        return {path for path, code in self._status().items() if code[0] in "?A"}
+
+    def _status(self) -> dict[str, str]:
+        options = ("--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
+        return {line[3:]: line[:2] for line in _names(self.read("status", *options))}
 
     def brought(self, path: str, head: str) -> str:
         """The newest commit up to `head` that gave `path` the content it has at `head`."""
@@ -165,23 +176,50 @@ class Repository:
         """Bytes of `path` in `commit`."""
         return self.read("cat-file", "blob", f"{commit}:{path}")
 
+    def versions(self, folder: str, head: str) -> list[tuple[str, str]]:
+        """Path and object id of every content a file under `folder` ever had, up to `head`.
+
+        Side branches count, also where their merge took the other side's content.
+        """
+        listing = self.read("rev-list", "--objects", "--full-history", head, "--", folder)
+        named = [os.fsdecode(line).partition(" ") for line in listing.splitlines()]
+        return [(path, blob) for blob, _, path in named if path.startswith(f"{folder}/")]
+
+    def blob(self, blob: str) -> bytes:
+        """Bytes of an object that `versions` named."""
+        return self.read("cat-file", "blob", blob)
+
+    def holding(self, folder: str, tree: str, head: str) -> str | None:
+        """The newest commit up to `head` in which `folder` is `tree`; None where there is none."""
+        commits = self.read("rev-list", head).decode().split()
+        asked = "".join(f"{commit}:{folder}\n" for commit in commits)
+        answers = self.read("cat-file", "--batch-check", given=asked.encode()).decode()
+        trees = [line.split()[0] for line in answers.splitlines()]
+        return next((commit for commit, of in zip(commits, trees, strict=True) if of == tree), None)
+
     def is_strict_ancestor(self, older: str, newer: str) -> bool:
         """Whether `older` came before `newer`; a commit does not come before itself.
 
         Raises:
-            GitError: git's exit code was neither 0 nor 1, or it was 1 in a shallow clone, where
-                the path between the two may just have been cut off.
+            GitError: git's exit code was neither 0 nor 1, or it was 1 where history is cut off or
+                a commit of it is lost, and the way between the two with it.
         """
         question = ("merge-base", "--is-ancestor", older, newer)
         answer = self.ask(*question)
         if answer.returncode not in (0, 1):
             raise _failure(question, answer)
-        if answer.returncode == 1 and self.is_shallow():
+        if answer.returncode == 1:
+            self._require_whole(older, newer)
+        return answer.returncode == 0 and older != newer
+
+    def _require_whole(self, older: str, newer: str) -> None:
+        if self.is_shallow():
             raise GitError(
                 f"history between {older[:12]} and {newer[:12]} is cut off in this shallow clone; "
                 "run git fetch --unshallow"
             )
-        return answer.returncode == 0 and older != newer
+        # Where a commit is lost on the way, git says no as if there had been no way.
+        self.read("rev-list", "--count", newer)
 
     def is_shallow(self) -> bool:
         """Whether this clone holds only part of the history."""

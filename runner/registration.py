@@ -1,23 +1,36 @@
 """Was the expectation committed before the number?
 
 A run is `registered` when the commit that brought the expectation's present content changed
-nothing else, held no run of that expectation, and is a strict ancestor of the harness commit,
-and when the tree is clean. It is `broken` when git cannot say so (a missing object is never a
-no) or the expectation was edited by hand. Everything else is `exploratory`.
+nothing else, held no run of that expectation, finished or started, and is a strict ancestor of the
+harness commit, and when the tree is clean. It is `broken` when git cannot say so (a missing object
+is never a no), when the expectation was edited by hand, or when a ledger lost a line. Everything
+else is `exploratory`.
+
+Measuring adds to the ledger and publishing adds runs: neither makes the tree dirty. A ledger that
+does not begin with every content it was ever committed with is broken, and so is the registration.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from runner.committed import (
+    EXPECTATIONS,
+    LEDGERS,
+    UnregisteredError,
+    dirt_that_counts,
+    path_of,
+    require_alone,
+    require_grown,
+    require_no_result,
+    some,
+)
+from runner.entries import Start, read_ledgers
 from runner.errors import LivekvError, UsageError
 from runner.expectations import Expectation, Forecast, VoidRule, load_expectation
 from runner.git import GitError, NoRepositoryError, Repository
@@ -31,9 +44,6 @@ __all__ = [
     "digest",
     "load_expectation",
 ]
-
-EXPECTATIONS: Final = "data/expectations"
-RUNS: Final = "data/runs"
 
 Status = Literal["registered", "exploratory", "broken"]
 
@@ -50,10 +60,7 @@ class Registration:
     harness_commit: str | None
     harness_tree: str | None
     harness_dirty: bool | None
-
-
-class _UnregisteredError(LivekvError):
-    """Why a run is exploratory."""
+    runner_tree: str | None
 
 
 def digest(path: Path) -> str:
@@ -72,11 +79,12 @@ def check_registration(
     try:
         check.find_expectation(sweep_id, model_id, points)
         check.require_committed()
-        check.require_alone()
-        check.require_no_result()
+        require_alone(check.repository, check.commit, check.path)
+        require_no_result(check.repository, check.commit, check.path)
         check.require_before_harness()
+        check.require_whole_ledgers()
         check.require_clean()
-    except (_UnregisteredError, NoRepositoryError) as refusal:
+    except (UnregisteredError, NoRepositoryError) as refusal:
         return check.result("exploratory", str(refusal))
     except LivekvError as error:
         return check.result("broken", str(error))
@@ -94,6 +102,7 @@ class _Check:
         self.commit = ""
         self.head = ""
         self.tree: str | None = None
+        self.runner_tree: str | None = None
         self.dirt: list[str] | None = None
         self.no_harness: LivekvError | None = None
         self._read_harness()
@@ -104,7 +113,8 @@ class _Check:
             self.repository = Repository.open(self.root)
             self.head = self.repository.head()
             self.tree = self.repository.tree(self.head)
-            self.dirt = self.repository.dirt()
+            self.runner_tree = self.repository.subtree(self.head, "runner")
+            self.dirt = dirt_that_counts(self.repository)
         except LivekvError as error:
             self.no_harness = error
 
@@ -113,14 +123,14 @@ class _Check:
         self.expectation = _covering(
             [load_expectation(file) for file in files], sweep, model, points
         )
-        self.path = f"{EXPECTATIONS}/{self.expectation.id}.toml"
+        self.path = path_of(self.expectation.id)
         self.digest = digest(self.root / self.path)
 
     def require_committed(self) -> None:
         if self.no_harness:
             raise self.no_harness
         if not self.repository.files(self.head, self.path):
-            raise _UnregisteredError(
+            raise UnregisteredError(
                 f"{self.path} is not committed; commit it alone, before measuring"
             )
         self.commit = self.repository.brought(self.path, self.head)
@@ -132,54 +142,32 @@ class _Check:
                     "restore it, or register anew under another id"
                 )
 
-    def require_alone(self) -> None:
-        parents = self.repository.parents(self.commit)
-        for parent in parents:
-            self.repository.require_commit(parent)
-        if len(parents) > 1:
-            raise _UnregisteredError(
-                f"{self.path} was changed in the merge {self.commit[:12]}, not alone"
-            )
-        others = [path for path in self.repository.changed(self.commit) if path != self.path]
-        if others:
-            raise _UnregisteredError(
-                f"commit {self.commit[:12]} brought {self.path} together with {_some(others)}; "
-                "an expectation is committed alone"
-            )
-
-    def require_no_result(self) -> None:
-        files = self.repository.files(self.commit, RUNS)
-        for path in (file for file in files if file.endswith("/run.parquet")):
-            if self._found.id in self.expectations_of(path):
-                raise _UnregisteredError(
-                    f"{path} was there when commit {self.commit[:12]} brought {self.path}; "
-                    "register anew under another id"
-                )
-
-    def expectations_of(self, path: str) -> list[str | None]:
-        """Ids that the rows of the run at `path` name, as of the registering commit."""
-        stored = io.BytesIO(self.repository.content(self.commit, path))
-        try:
-            ids: list[str | None] = pq.read_table(stored).column("expectation_id").to_pylist()
-        except (pa.ArrowException, OSError, KeyError) as error:
-            raise GitError(f"{path} of {self.commit[:12]} cannot be read: {error}") from error
-        return ids
-
     def require_before_harness(self) -> None:
         if self.commit == self.head:
-            raise _UnregisteredError(
+            raise UnregisteredError(
                 f"commit {self.head[:12]} brings {self.path} and is itself the harness; "
                 "commit once more, then measure"
             )
         if not self.repository.is_strict_ancestor(self.commit, self.head):
-            raise _UnregisteredError(
-                f"commit {self.commit[:12]} is no ancestor of {self.head[:12]}"
-            )
+            raise UnregisteredError(f"commit {self.commit[:12]} is no ancestor of {self.head[:12]}")
+
+    def require_whole_ledgers(self) -> None:
+        require_grown(self.repository, self.head)
+        for ledger in read_ledgers(self.root / LEDGERS).values():
+            for run_id, start in ledger.runs.starts.items():
+                if self._changed_since(start):
+                    raise UnregisteredError(
+                        f"run {run_id} was started under another text of {self.path}; "
+                        "register anew under another id"
+                    )
+
+    def _changed_since(self, start: Start) -> bool:
+        return start.expectation_id == self._found.id and start.expectation_digest != self.digest
 
     def require_clean(self) -> None:
         if self.dirt:
-            raise _UnregisteredError(
-                f"the tree differs from commit {self.head[:12]}: {_some(self.dirt)}; "
+            raise UnregisteredError(
+                f"the tree differs from commit {self.head[:12]}: {some(self.dirt)}; "
                 "commit or remove that first"
             )
 
@@ -194,13 +182,14 @@ class _Check:
     def result(self, status: Status, reason: str) -> Registration:
         return Registration(
             status=status,
-            reason=reason,
+            reason=reason.replace(f"{self.root}{os.sep}", ""),  # it may be published
             expectation=self.expectation,
             expectation_digest=self.digest,
             expectation_commit=self.commit or None,
             harness_commit=self.head or None,
             harness_tree=self.tree,
             harness_dirty=None if self.dirt is None else bool(self.dirt),
+            runner_tree=self.runner_tree,
         )
 
 
@@ -211,7 +200,7 @@ def _covering(
     full = [one for one in near if not one.missing(model, points)]
     if not full:
         gaps = [f"{one.id} lacks {', '.join(one.missing(model, points))}" for one in near]
-        raise _UnregisteredError(
+        raise UnregisteredError(
             f"no expectation in {EXPECTATIONS} forecasts every point of sweep {sweep} on {model}"
             + (f": {'; '.join(gaps)}" if gaps else "")
         )
@@ -224,8 +213,3 @@ def _covering(
             'the newest of them must say replaces = ["..."]'
         )
     return left[0]
-
-
-def _some(paths: Sequence[str]) -> str:
-    shown = ", ".join(paths[:3])
-    return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown

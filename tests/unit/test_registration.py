@@ -2,138 +2,36 @@
 
 from __future__ import annotations
 
-import datetime
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
+from checkouts import (
+    MODEL,
+    NAME,
+    POINTS,
+    TEXT,
+    Checkout,
+    bare_checkout,
+    registered_checkout,
+    shallow,
+)
+from ledgers import chained, forged, ledger_of, lines_of, opening, put
 
 from runner.errors import UsageError
 from runner.git import GitError, Repository
-from runner.records import RUN, write_table
-from runner.registration import Registration, check_registration, digest, load_expectation
-
-MODEL = "small"
-POINTS = ("tool_loop-p363-h4", "tool_loop-p363-h0")
-NAME = "data/expectations/loop.toml"
-
-TEXT = """\
-title = "Live KV beats re-prefill"
-claim = "it is faster"
-estimand = "geometric mean of baseline / treatment, whole session"
-workload = "tool_loop"
-treatment = "live_kv"
-baseline = "reprefill"
-sweep = "quick"
-blocks_min = 10
-warmup_tokens = 32
-parity_margin = 0.05
-negative = "a ratio of 1 or less"
-exclusions = "none"
-
-[void]
-steal_fraction_max = 0.02
-other_cpu_fraction_max = 0.05
-void_blocks_max = 0.1
-
-[[forecast]]
-model = "small"
-point = "tool_loop-p363-h4"
-role = "primary"
-low = 1.8
-high = 2.6
-threshold = 1.1
-
-[[forecast]]
-model = "small"
-point = "tool_loop-p363-h0"
-role = "parity"
-low = 0.97
-high = 1.03
-"""
-
-
-class Checkout:
-    """A repository with the few verbs the attacks need."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        root.mkdir(parents=True, exist_ok=True)
-
-    def git(self, *arguments: str) -> str:
-        settings = {
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_AUTHOR_NAME": "t",
-            "GIT_AUTHOR_EMAIL": "t@example.org",
-            "GIT_COMMITTER_NAME": "t",
-            "GIT_COMMITTER_EMAIL": "t@example.org",
-        }
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=self.root,
-            env={**os.environ, **settings},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.strip()
-
-    def write(self, name: str, text: str) -> Path:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    def commit(self, message: str = "step") -> str:
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--allow-empty", "--message", message)
-        return self.git("rev-parse", "HEAD")
-
-    def add_run(self, expectation: str | None, run_id: str = "r1") -> None:
-        write_table(self.root / "data/runs/cpu" / run_id, "run", [run_row(run_id, expectation)])
-
-    def check(self, points: tuple[str, ...] = POINTS, model: str = MODEL) -> Registration:
-        return check_registration(self.root, "quick", model, points)
-
-
-def run_row(run_id: str, expectation: str | None) -> dict[str, Any]:
-    now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-
-    def value(kind: pa.DataType) -> Any:
-        if pa.types.is_timestamp(kind):
-            return now
-        if pa.types.is_boolean(kind):
-            return False
-        return "x" if pa.types.is_string(kind) else 1
-
-    row = {field.name: value(field.type) for field in RUN if not field.nullable}
-    return {**row, "run_id": run_id, "expectation_id": expectation}
+from runner.ledger import Ledger
+from runner.registration import check_registration, digest, load_expectation
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Checkout:
-    """A repository with a harness and no expectation."""
-    checkout = Checkout(tmp_path / "here")
-    checkout.git("init", "--quiet", "--initial-branch=main")
-    checkout.write("runner/harness.py", "one = 1\n")
-    checkout.write(".gitignore", "/build/\n")
-    checkout.commit()
-    return checkout
+    return bare_checkout(tmp_path / "here")
 
 
 @pytest.fixture
-def registered(bare: Checkout) -> Checkout:
-    """The expectation came alone, and the harness went on."""
-    bare.write(NAME, TEXT)
-    bare.commit("register")
-    bare.write("runner/harness.py", "one = 2\n")
-    bare.commit("harness")
-    return bare
+def registered(tmp_path: Path) -> Checkout:
+    return registered_checkout(tmp_path / "here")
 
 
 def test_committed_alone_and_before_the_harness_is_registered(registered: Checkout) -> None:
@@ -146,6 +44,7 @@ def test_committed_alone_and_before_the_harness_is_registered(registered: Checko
     assert found.expectation_commit == registered.git("rev-parse", "HEAD~1")
     assert found.harness_commit == registered.git("rev-parse", "HEAD")
     assert found.harness_tree == registered.git("rev-parse", "HEAD^{tree}")
+    assert found.runner_tree == registered.git("rev-parse", "HEAD:runner")
     assert found.harness_dirty is False
 
 
@@ -250,7 +149,7 @@ def test_changed_and_changed_back_counts_from_the_way_back(registered: Checkout)
 
 
 @pytest.mark.parametrize(
-    "name", ["runner/harness.py", "runner/new.py", "data/runs/cpu/r/x.parquet"]
+    "name", ["runner/harness.py", "runner/new.py", "data/ledger/notes.md", "data/targets/new.toml"]
 )
 def test_dirty_tree(registered: Checkout, name: str) -> None:
     registered.write(name, "changed\n")
@@ -356,13 +255,6 @@ def test_unreadable_result_at_registration_is_not_taken_for_none(bare: Checkout)
     assert "data/runs/cpu/r1/run.parquet" in found.reason
 
 
-def shallow(origin: Checkout, depth: int) -> Checkout:
-    copy = Checkout(origin.root.parent / f"shallow{depth}")
-    source = origin.root.as_uri()
-    copy.git("clone", "--quiet", f"--depth={depth}", source, ".")
-    return copy
-
-
 @pytest.mark.parametrize("depth", [1, 2])
 def test_missing_object_in_a_shallow_clone(registered: Checkout, depth: int) -> None:
     found = shallow(registered, depth).check()
@@ -390,6 +282,16 @@ def test_the_three_exit_codes_of_ancestry(registered: Checkout) -> None:
     assert repository.is_strict_ancestor(newer, newer) is False
     with pytest.raises(GitError, match="exit code 128"):
         repository.is_strict_ancestor("0" * 39 + "1", newer)
+
+
+def test_a_no_across_a_lost_commit_is_not_believed(registered: Checkout) -> None:
+    older = registered.git("rev-parse", "HEAD~2")
+    lost = registered.git("rev-parse", "HEAD~1")
+    (registered.root / ".git/objects" / lost[:2] / lost[2:]).unlink()
+    with pytest.raises(GitError, match=lost):
+        Repository.open(registered.root).is_strict_ancestor(
+            older, registered.git("rev-parse", "HEAD")
+        )
 
 
 def test_a_no_of_a_shallow_clone_is_not_believed(registered: Checkout) -> None:
@@ -505,6 +407,132 @@ def test_an_expectation_that_cannot_be_read_is_broken(registered: Checkout) -> N
     found = registered.check()
     assert found.status == "broken"
     assert "forecast.1.typo" in found.reason
+
+
+# --- the ledger
+
+
+def begin(checkout: Checkout, run_id: str, **changes: str) -> Ledger:
+    """A run of the expectation `loop` is started."""
+    ledger = ledger_of(checkout.root)
+    path = checkout.root / NAME
+    text = {"expectation_digest": digest(path)} if path.exists() else {}
+    ledger.start(**opening(run_id, **{**text, **changes}))
+    return ledger
+
+
+def test_measuring_and_publishing_do_not_make_the_tree_dirty(registered: Checkout) -> None:
+    begin(registered, "r1").abort("r1", "why")
+    registered.add_run("loop")
+    found = registered.check()
+    assert (found.status, found.harness_dirty) == ("registered", False), found.reason
+    registered.git("add", "--all")
+    assert registered.check().status == "registered"
+
+
+def test_a_committed_ledger_may_grow(registered: Checkout) -> None:
+    ledger = begin(registered, "r1")
+    registered.commit()
+    ledger.abort("r1", "why")
+    assert registered.check().status == "registered"
+
+
+def test_a_published_run_that_was_changed_is_dirt(registered: Checkout) -> None:
+    registered.add_run("loop")
+    registered.commit()
+    registered.write("data/runs/cpu/r1/run.parquet", "changed")
+    found = registered.check()
+    assert (found.status, found.harness_dirty) == ("exploratory", True)
+    assert "data/runs/cpu/r1/run.parquet" in found.reason
+
+
+def shorten(path: Path) -> None:
+    put(path, lines_of(path)[:-1])
+
+
+def write_anew(path: Path) -> None:
+    lines = lines_of(path)
+    put(path, chained([forged(lines[0], order_seed=2), *lines[1:]]))
+
+
+REWRITTEN: dict[str, Callable[[Path], None]] = {
+    "shortened": shorten,
+    "written anew, hashes and all": write_anew,
+    "deleted": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("attack", REWRITTEN.values(), ids=REWRITTEN.keys())
+def test_a_rewritten_ledger_breaks_the_registration(
+    registered: Checkout, attack: Callable[[Path], None]
+) -> None:
+    ledger = begin(registered, "r1")
+    ledger.abort("r1", "an ugly number")
+    registered.commit()
+    attack(ledger.path)
+    found = registered.check()
+    assert found.status == "broken"
+    assert "data/ledger/machine0.jsonl does not begin with all that was committed" in found.reason
+    assert str(registered.root) not in found.reason
+
+
+@pytest.mark.parametrize("attack", REWRITTEN.values(), ids=REWRITTEN.keys())
+def test_committing_the_rewritten_ledger_does_not_help(
+    registered: Checkout, attack: Callable[[Path], None]
+) -> None:
+    ledger = begin(registered, "r1")
+    ledger.abort("r1", "an ugly number")
+    registered.commit()
+    attack(ledger.path)
+    registered.commit()
+    assert registered.check().status == "broken"
+
+
+def test_a_ledger_that_a_merge_dropped_is_missed(registered: Checkout) -> None:
+    registered.git("checkout", "--quiet", "-b", "side")
+    begin(registered, "r1")
+    registered.commit()
+    registered.git("checkout", "--quiet", "main")
+    registered.commit()
+    registered.git("merge", "--quiet", "--no-edit", "--strategy=ours", "side")
+    found = registered.check()
+    assert found.status == "broken"
+    assert "data/ledger/machine0.jsonl" in found.reason
+
+
+def test_a_broken_chain_breaks_the_registration(registered: Checkout) -> None:
+    ledger = begin(registered, "r1")
+    ledger.abort("r1", "why")
+    put(ledger.path, lines_of(ledger.path)[1:])
+    found = registered.check()
+    assert found.status == "broken"
+    assert found.reason.startswith("data/ledger/machine0.jsonl line 1: ")
+
+
+def test_a_run_started_before_the_expectation_was_registered(bare: Checkout) -> None:
+    begin(bare, "r1").abort("r1", "ugly")
+    bare.commit()
+    bare.write(NAME, TEXT)
+    bare.commit()
+    bare.commit()
+    found = bare.check()
+    assert found.status == "exploratory"
+    assert "run r1 had been started when commit" in found.reason
+
+
+def test_a_run_started_under_another_text_of_the_expectation(registered: Checkout) -> None:
+    begin(registered, "r1").abort("r1", "ugly")  # and its ledger not committed before the change
+    registered.write(NAME, TEXT.replace("threshold = 1.1", "threshold = 1.0"))
+    registered.git("commit", "--quiet", "--message", "move the threshold", "--", NAME)
+    registered.git("commit", "--quiet", "--allow-empty", "--message", "on")
+    found = registered.check()
+    assert found.status == "exploratory"
+    assert "run r1 was started under another text" in found.reason
+
+
+def test_a_run_of_another_expectation_was_started(registered: Checkout) -> None:
+    begin(registered, "r1", expectation_id="other", expectation_digest="d" * 64)
+    assert registered.check().status == "registered"
 
 
 # --- the form
