@@ -116,10 +116,18 @@ def tests(session: nox.Session) -> None:
     python = environment(session)
     check_style(session, python)
     check_types(session, python)
-    pytest(session, python, "tests/unit")
+    pytest(session, python, "tests/unit", "tests/honesty")
     need_browser(session)
     session.run(python, "-m", "runner", "engine")
     pytest(session, python, "tests/native", "tests/model", "tests/site")
+
+
+@nox.session
+def honesty(session: nox.Session) -> None:
+    """The tests that attack the harness, the registration and the ledger."""
+    attacked = ("registration", "ledger", "published")
+    files = (f"tests/unit/test_{name}.py" for name in attacked)
+    pytest(session, environment(session), "tests/honesty", *files)
 
 
 def pytest(session: nox.Session, python: str, *rings: str) -> None:
@@ -138,7 +146,7 @@ def check_types(session: nox.Session, python: str) -> None:
     """Strict types over packages, tests and this file."""
     session.run(python, "-m", "mypy")
     # A ring at a time: two rings may each have a conftest, and both are modules of that name.
-    for ring in ("unit", "native", "model", "site"):
+    for ring in ("unit", "honesty", "native", "model", "site"):
         session.run(python, "-m", "mypy", "--explicit-package-bases", f"tests/{ring}")
     session.run(python, "-m", "mypy", "--explicit-package-bases", "noxfile.py", "tests/conftest.py")
 
@@ -168,6 +176,21 @@ def validate(session: nox.Session) -> None:
 
 
 @nox.session
+def register(session: nox.Session) -> None:
+    """Write an expectation from a pilot run, to be committed alone before it is measured."""
+    session.run(environment(session), "-m", "runner", "register", *session.posargs)
+
+
+@nox.session
+def publish(session: nox.Session) -> None:
+    """Copy a complete run, checked, into data/runs and put its figures on record."""
+    python = environment(session)
+    session.run(python, "-m", "runner", "publish", *session.posargs)
+    if "--help" not in session.posargs:
+        session.run(python, "-m", "pipelines", "rederive", "--update")
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure the engine's own overhead and its rates against llama-bench."""
     session.run(environment(session), "-m", "runner", "bench", *session.posargs)
@@ -177,6 +200,12 @@ def bench(session: nox.Session) -> None:
 def warehouse(session: nox.Session) -> None:
     """Turn the Parquet of every run into data/results.duckdb."""
     session.run(environment(session), "-m", "pipelines", "warehouse", *session.posargs)
+
+
+@nox.session
+def rederive(session: nox.Session) -> None:
+    """Derive every published figure again from the committed Parquet, and compare."""
+    session.run(environment(session), "-m", "pipelines", "rederive", *session.posargs)
 
 
 @nox.session

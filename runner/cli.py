@@ -82,6 +82,26 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for runs. Default: build/runs.")
     ] = None,
+    calibration: Annotated[
+        bool,
+        typer.Option(
+            "--calibration/--no-calibration",
+            help="In every block measure the costs that explain what was saved.",
+        ),
+    ] = True,
+    equivalence: Annotated[
+        bool,
+        typer.Option(
+            "--equivalence/--no-equivalence",
+            help="Before the blocks compare what the arms would say freely.",
+        ),
+    ] = True,
+    wait_quiet: Annotated[
+        float | None,
+        typer.Option(
+            "--wait-quiet", min=0, help="Wait up to so many seconds until the machine is quiet."
+        ),
+    ] = None,
     exploratory: Annotated[
         bool,
         typer.Option("--exploratory", help="Run without a registered expectation; not evidence."),
@@ -108,6 +128,8 @@ def sweep(
 
       livekv sweep --prefix 2000 --hops 6 --blocks 6 --exploratory
 
+      livekv sweep --sweep reference --wait-quiet 600
+
       livekv sweep --resume last
     """
     from runner.plan import Request
@@ -128,6 +150,9 @@ def sweep(
             n_batch=n_batch,
             seed=seed,
             out=out,
+            calibration=calibration,
+            equivalence=equivalence,
+            wait_quiet=wait_quiet,
             exploratory=exploratory,
             resume=resume,
             dry_run=dry_run,
@@ -222,10 +247,68 @@ def bench(
 
 
 @app.command()
+def register(
+    id: Annotated[
+        str | None, typer.Argument(help="Name of the expectation: data/expectations/ID.toml.")
+    ] = None,
+    sweep: Annotated[
+        str, typer.Option("--sweep", help="Set of points, a file of data/sweeps/.")
+    ] = "reference",
+    model: ModelOption = "smollm2-135m",
+    pilot: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--pilot", help="Folder of a complete exploratory run, repeatable. Default: the newest."
+        ),
+    ] = None,
+    blocks: Annotated[
+        int | None, typer.Option("--blocks", min=6, help="Fewest blocks. Default: the sweep's.")
+    ] = None,
+    margin: Annotated[
+        float, typer.Option("--margin", help="Parity holds within 1 plus or minus this.")
+    ] = 0.03,
+    check: Annotated[
+        Path | None,
+        typer.Option("--check", help="Check an expectation that is there, write nothing."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the expectation; write nothing.")
+    ] = False,
+) -> None:
+    """Write an expectation from a pilot run, to be committed alone; refuse one that cannot fail.
+
+    Examples:
+
+      livekv register my-loop --sweep reference --model smollm2-135m --dry-run
+
+      livekv register my-loop --pilot build/runs/cpu/RUN --blocks 10
+
+      livekv register --check data/expectations/my-loop.toml --pilot build/runs/cpu/RUN
+    """
+    from runner.errors import UsageError
+    from runner.register import check as check_expectation
+    from runner.register import register as write_expectation
+    from runner.skeleton import Registering
+
+    pilots = tuple(pilot or ())
+    if check is not None:
+        check_expectation(check, pilots, Console())
+        return
+    if id is None:
+        raise UsageError("name the expectation: livekv register ID, or give --check FILE")
+    asked = Registering(id, sweep, model, pilots, blocks, margin, dry_run=dry_run)
+    write_expectation(asked, Console())
+
+
+@app.command()
 def publish(
     run: Annotated[str, typer.Argument(help="Id of a complete run: the name of its folder.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder the run is in. Default: build/runs.")
+    ] = None,
+    ledger_from: Annotated[
+        Path | None,
+        typer.Option("--ledger-from", help="Checkout the run was measured in, if another one."),
     ] = None,
 ) -> None:
     """Copy a complete run, checked, into data/runs, to be committed.
@@ -233,11 +316,13 @@ def publish(
     Examples:
 
       livekv publish 20260101T120000Z-reference-smollm2-135m
+
+      livekv publish RUN --out ../measured/build/runs --ledger-from ../measured
     """
     from runner.publish import publish_run
     from runner.sweep import DEFAULT_OUT
 
-    typer.echo(publish_run(run, out or DEFAULT_OUT))
+    typer.echo(publish_run(run, out or DEFAULT_OUT, ledger_from=ledger_from))
 
 
 @app.command()

@@ -98,7 +98,9 @@ class StepProgress:
     def begin(self, step: Step) -> None:
         """A step starts."""
         self._started_at = time.monotonic()
-        text = f"block {step.block + 1} {step.point} {step.arm}"
+        where = f"block {step.block + 1}" if step.block >= 0 else "before the blocks"
+        words = dict.fromkeys((where, step.point, step.arm))
+        text = " ".join(words)
         if self._console.is_terminal:
             self._progress.update(self._task, description=text, left=self._left())
             self._progress.refresh()

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from runner import catalog
 from runner.arms import ARMS
-from runner.bench.schedule import Step
+from runner.bench.schedule import CALIBRATION, EQUIVALENCE, Step
 from runner.catalog import Model
 from runner.models import named
 from runner.paths import cache_dir
@@ -20,6 +20,10 @@ from runner.plan import Plan
 # GFLOP/s at two operations a parameter, 6.5 ms a decoded token are 15 GB/s of weights.
 _GUESSED_FLOPS: Final = 65e9
 _GUESSED_BYTES_PER_S: Final = 15e9
+_CALIBRATED_STEPS: Final = 200
+_CALIBRATED_DEPTH: Final = 1100
+_CALIBRATED_PARTS: Final = 700
+"""About what a calibration takes: single-token steps, its least depth, tokens of short prompts."""
 
 
 class Rates(BaseModel):
@@ -45,11 +49,19 @@ class Estimate(BaseModel):
 
 def step_seconds(plan: Plan, step: Step, rates: Rates) -> float:
     """Seconds a step should take: tokens to prefill and tokens to decode at given rates."""
+    if step.arm == CALIBRATION:
+        deepest = max(_CALIBRATED_DEPTH, *(point.n_tokens for point in plan.points))
+        prefilled = deepest + _CALIBRATED_PARTS
+        return prefilled / rates.prefill_per_s + _CALIBRATED_STEPS * rates.decode_s
     point = plan.point(step.point)
+    if step.arm == EQUIVALENCE:
+        free_turns = (2 * point.hops + 9) * point.generate
+        return 5 * point.n_tokens / rates.prefill_per_s + free_turns * rates.decode_s
     prefilled = ARMS[step.arm].prefill_tokens(point)
     decoded = (point.hops + 1) * (point.generate - 1)
     warm_up = plan.warmup_tokens / rates.prefill_per_s + 1.0
-    return warm_up + prefilled / rates.prefill_per_s + decoded * rates.decode_s
+    once = prefilled / rates.prefill_per_s + decoded * rates.decode_s
+    return warm_up + point.repeats * once
 
 
 def estimate(plan: Plan) -> Estimate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from runner import __version__, records
 from runner.bench.contention import Contention, void_reason
 from runner.bench.machine import machine_facts
-from runner.bench.schedule import Step
+from runner.bench.schedule import CALIBRATION, EQUIVALENCE, Step
 from runner.bringup import BringUp
 from runner.building import EngineBuild
 from runner.engine.parameters import LoadParameters
@@ -29,6 +30,7 @@ _REGISTRATION = {
     "harness_commit",
     "harness_tree",
     "harness_dirty",
+    "runner_tree",
 }
 
 
@@ -41,7 +43,7 @@ class Session:
     build: EngineBuild
     model: ResolvedModel
     brought_up: BringUp
-    started_at: datetime
+    waited_quiet_s: float | None = None
 
 
 def write_run(session: Session, journal: Journal) -> Path:
@@ -52,7 +54,8 @@ def write_run(session: Session, journal: Journal) -> Path:
         EnvironmentProblem: the disk is full; the journal is whole and can be resumed.
     """
     plan = session.plan
-    entries = journal.finished_blocks(plan)
+    finished = journal.finished_blocks(plan)
+    entries = {step: entry for step, entry in finished.items() if step.is_arm}
     good = [entry for entry in entries.values() if entry["status"] == "ok"]
     if not good:
         reasons = {entry["reason"] for entry in entries.values()}
@@ -69,9 +72,9 @@ def write_run(session: Session, journal: Journal) -> Path:
     records.write_table(folder, "checks", checks)
     records.write_table(folder, "hops", hops)
     records.write_table(folder, "blocks", blocks)
-    records.write_table(folder, "calibration", [])
-    records.write_table(folder, "equivalence", [])
-    records.write_table(folder, "run", [_run_row(session)])
+    records.write_table(folder, "calibration", list(_calibration_rows(plan, finished)))
+    records.write_table(folder, "equivalence", list(_equivalence_rows(plan, finished)))
+    records.write_table(folder, "run", [_run_row(session, journal.n_resumed)])
     return folder
 
 
@@ -114,14 +117,36 @@ def _block_row(
     }
 
 
-def _run_row(session: Session) -> dict[str, Any]:
+def _calibration_rows(plan: Plan, finished: dict[Step, Entry]) -> Iterator[dict[str, Any]]:
+    for step, entry in finished.items():
+        if step.arm != CALIBRATION:
+            continue
+        head = {"run_id": plan.run_id, "block": step.block}
+        if entry["status"] != "ok":
+            sizes = {"kind": "prefill", "depth": 0, "n_tokens": 0, "repeat": 0}
+            yield {**head, **sizes, "seconds": None, "reason": entry["reason"]}
+        yield from ({**head, "reason": None, **row} for row in entry["rows"])
+
+
+def _equivalence_rows(plan: Plan, finished: dict[Step, Entry]) -> Iterator[dict[str, Any]]:
+    for step, entry in finished.items():
+        if step.arm != EQUIVALENCE:
+            continue
+        head = {"run_id": plan.run_id, "point": step.point}
+        if entry["status"] != "ok":
+            sizes = {"comparison": "free", "hop": 0, "n_tokens": 0, "n_agreed": 0}
+            yield {**head, **sizes, "reason": entry["reason"]}
+        yield from ({**head, **row} for row in entry["rows"])
+
+
+def _run_row(session: Session, n_resumed: int) -> dict[str, Any]:
     plan, build, model = session.plan, session.build, session.model
     facts = machine_facts()
     return {
         "run_id": plan.run_id,
         "status": "complete",
         "status_reason": None,
-        "started_at": session.started_at,
+        "started_at": plan.started_at,
         "ended_at": datetime.now(UTC),
         "sweep": plan.sweep,
         "platform": plan.platform,
@@ -143,6 +168,9 @@ def _run_row(session: Session) -> dict[str, Any]:
         "output_meaningful": model.model.output_meaningful,
         "order_seed": plan.order_seed,
         "blocks_planned": plan.blocks,
+        "ledger_start": plan.ledger_start,
+        "n_resumed": n_resumed,
+        "waited_quiet_s": session.waited_quiet_s,
         **_settings(session),
         **facts,
     }

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +23,7 @@ from runner.errors import EnvironmentProblem, UsageError
 from runner.plan import Plan
 
 Entry = dict[str, Any]
-"""``step``, ``status`` (ok | failed), ``reason``, ``block``, ``hops`` of one finished step."""
+"""``step``, ``status`` (ok | failed), ``reason`` of one finished step, and what it measured."""
 
 
 class Journal:
@@ -32,6 +33,7 @@ class Journal:
         self.folder = folder
         self._plan_file = folder / "plan.json"
         self._steps_file = folder / "journal.jsonl"
+        self._resumes_file = folder / "resumes.txt"
 
     def begin(self, plan: Plan) -> None:
         """Write the plan down, whole or not at all.
@@ -63,6 +65,28 @@ class Journal:
             raise UsageError(f"no run to go on with in {self.folder}") from None
         except ValidationError as error:
             raise UsageError(f"{self._plan_file} is not a plan of this version: {error}") from error
+
+    def note_resume(self) -> None:
+        """Remember that the run is gone on with.
+
+        Raises:
+            EnvironmentProblem: the folder cannot be written.
+        """
+        try:
+            with self._resumes_file.open("a", encoding="utf-8") as file:
+                file.write(datetime.now(UTC).isoformat() + "\n")
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"cannot write {self._resumes_file}: {error.strerror or error}"
+            ) from error
+
+    @property
+    def n_resumed(self) -> int:
+        """How often the run was gone on with."""
+        try:
+            return len(self._resumes_file.read_text(encoding="utf-8").splitlines())
+        except FileNotFoundError:
+            return 0
 
     def append(self, step: Step, entry: Entry) -> None:
         """Add a finished step, flushed to disk.
@@ -98,17 +122,18 @@ class Journal:
         return found
 
     def finished_blocks(self, plan: Plan) -> dict[Step, Entry]:
-        """Entries of the (block, point) pairs in which every arm has run.
+        """Entries of the (block, point) pairs in which everything has run.
 
         A pair that was cut in the middle is run again as a whole: its arms must run side by side.
         """
         entries = self.entries()
-        arms = len(plan.arms)
         counts: dict[tuple[int, str], int] = {}
         for step in entries:
             counts[step.block, step.point] = counts.get((step.block, step.point), 0) + 1
         return {
-            step: entry for step, entry in entries.items() if counts[step.block, step.point] == arms
+            step: entry
+            for step, entry in entries.items()
+            if counts[step.block, step.point] == plan.side_by_side(step)
         }
 
 

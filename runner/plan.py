@@ -6,14 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from runner import catalog
 from runner.arms import ARMS
 from runner.bench.machine import default_threads
-from runner.bench.schedule import Step, draw_seed, plan_blocks
+from runner.bench.schedule import (
+    BEFORE_BLOCKS,
+    EQUIVALENCE,
+    Step,
+    draw_seed,
+    plan_blocks,
+    with_calibration,
+)
 from runner.bench.worker import WARMUP_TURN
 from runner.catalog import Point, choose
 from runner.errors import UsageError
@@ -45,6 +52,9 @@ class Request:
     n_batch: int = 2048
     seed: int | None = None
     out: Path | None = None
+    calibration: bool = True
+    equivalence: bool = True
+    wait_quiet: float | None = None
     exploratory: bool = False
     resume: str | None = None
     dry_run: bool = False
@@ -69,8 +79,11 @@ class Plan(BaseModel):
     n_threads: int
     threads_reason: str
     warmup_tokens: int
+    calibration: bool
+    equivalence: bool
     void: VoidRule
     command: str
+    started_at: datetime
     registration_status: Literal["registered", "exploratory", "broken"]
     registration_reason: str | None
     expectation_id: str | None
@@ -79,13 +92,39 @@ class Plan(BaseModel):
     harness_commit: str | None
     harness_tree: str | None
     harness_dirty: bool | None
+    runner_tree: str | None
+    ledger_start: str | None = None
     llama_cpp: Path | None
 
     @property
     def steps(self) -> list[Step]:
         """Every step in its order, the same whenever it is asked for."""
         ids = [point.id for point in self.points]
-        return plan_blocks(ids, self.arms, self.blocks, self.order_seed)
+        blocks = plan_blocks(ids, self.arms, self.blocks, self.order_seed)
+        if self.calibration:
+            blocks = with_calibration(blocks, self.order_seed)
+        before = ids if self.equivalence else []
+        return [*(Step(BEFORE_BLOCKS, point, EQUIVALENCE, 0) for point in before), *blocks]
+
+    def side_by_side(self, step: Step) -> int:
+        """How many steps share the block and point of `step`: they count together or not at all."""
+        return len(self.arms) if step.is_arm else 1
+
+    def ledger_entry(self) -> dict[str, Any]:
+        """What the ledger says of a run when it starts."""
+        return {
+            "run_id": self.run_id,
+            "expectation_id": self.expectation_id,
+            "expectation_digest": self.expectation_digest,
+            "expectation_commit": self.expectation_commit,
+            "harness_commit": self.harness_commit,
+            "runner_tree": self.runner_tree,
+            "sweep": self.sweep,
+            "model": named(self.model).id,
+            "platform": self.platform,
+            "blocks": self.blocks,
+            "order_seed": self.order_seed,
+        }
 
     def point(self, point_id: str) -> Point:
         """The point of that id."""
@@ -116,7 +155,7 @@ def make_plan(request: Request, root: Path = ROOT) -> Plan:
     n_threads, threads_reason = default_threads(request.threads)
     blocks = request.blocks or sweep.blocks
     registration = _registration(request, root, sweep.id, model.id, points)
-    registration = _as_expected(registration, arms, blocks)
+    registration = _as_expected(registration, arms, blocks, request.calibration)
     expectation = registration.expectation
     warmup_tokens = expectation.warmup_tokens if expectation else WARMUP_TOKENS
     _require_warm_up(warmup_tokens, n_ctx)
@@ -133,11 +172,14 @@ def make_plan(request: Request, root: Path = ROOT) -> Plan:
         order_seed=seed,
         n_ctx=n_ctx,
         n_batch=request.n_batch,
+        calibration=request.calibration,
+        equivalence=request.equivalence,
         n_threads=n_threads,
         threads_reason=threads_reason,
         warmup_tokens=warmup_tokens,
         void=expectation.void if expectation else EXPLORATORY_VOID,
         command=_command(request, settled),
+        started_at=datetime.now(UTC),
         registration_status=registration.status,
         registration_reason=registration.reason,
         expectation_id=expectation.id if expectation else None,
@@ -146,6 +188,7 @@ def make_plan(request: Request, root: Path = ROOT) -> Plan:
         harness_commit=registration.harness_commit,
         harness_tree=registration.harness_tree,
         harness_dirty=registration.harness_dirty,
+        runner_tree=registration.runner_tree,
         llama_cpp=request.llama_cpp,
     )
 
@@ -193,17 +236,22 @@ def _registration(
     return found
 
 
-def _as_expected(registration: Registration, arms: Sequence[str], blocks: int) -> Registration:
+def _as_expected(
+    registration: Registration, arms: Sequence[str], blocks: int, calibration: bool
+) -> Registration:
     """A run that does less than its expectation says is exploratory, whatever git says."""
     expectation = registration.expectation
     if registration.status != "registered" or expectation is None:
         return registration
-    absent = {expectation.treatment, expectation.baseline} - set(arms)
+    needed = {expectation.treatment, expectation.baseline, expectation.repeat_arm} - {None}
+    absent = {str(arm) for arm in needed} - set(arms)
     reason = None
     if blocks < expectation.blocks_min:
         reason = f"{blocks} blocks, the expectation asks for {expectation.blocks_min}"
     elif absent:
         reason = f"without {' and '.join(sorted(absent))}, which the expectation compares"
+    elif expectation.unexplained_max is not None and not calibration:
+        reason = "without calibration, by which the expectation explains what was saved"
     return replace(registration, status="exploratory", reason=reason) if reason else registration
 
 
@@ -232,6 +280,10 @@ def _command(request: Request, settled: dict[str, int]) -> str:
     for flag, value in optional.items():
         if value is not None:
             words += [flag, str(value)]
+    if not request.calibration:
+        words.append("--no-calibration")
+    if not request.equivalence:
+        words.append("--no-equivalence")
     if request.exploratory:
         words.append("--exploratory")
     return " ".join(["nox -s sweep --", *words])

@@ -139,7 +139,7 @@ BLOCKS: Final = _schema(
     ("gpu_mhz_end", pa.float64(), True),
     ("gpu_temperature_c_start", pa.float64(), True),
     ("gpu_temperature_c_end", pa.float64(), True),
-    ("gpu_throttle", pa.string(), True),  # NVML's reasons at the end, joined; empty: none
+    ("gpu_throttle", pa.string(), True),  # NVML's reasons at the end, and heat before
     ("gpu_other_processes", pa.int32(), True),  # the larger count of start and end
 )
 

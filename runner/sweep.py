@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
+from typing import Any, Final
 
 from rich.console import Console
 
 from runner import catalog
-from runner.bench.isolated import JobDied, JobFailed, call
-from runner.bench.schedule import Step
+from runner.bench.calibration import calibration_job
+from runner.bench.contention import wait_quiet
+from runner.bench.inputs import changed, identity
+from runner.bench.isolated import Job, JobDied, JobFailed, call
+from runner.bench.machine import machine_facts
+from runner.bench.schedule import CALIBRATION, EQUIVALENCE, Step
 from runner.bench.worker import to_job
 from runner.bringup import BringUp, bring_up
 from runner.building import EngineBuild, ensure_engine
@@ -23,29 +29,34 @@ from runner.errors import Interrupted, RunAborted
 from runner.estimates import Rates, keep_rates, load_rates, step_seconds
 from runner.harvest import Session, write_run
 from runner.journal import Entry, Journal, exclusive, find_unfinished
+from runner.ledger import Ledger, file_digests
 from runner.loading import parameters_for
 from runner.models import ResolvedModel, ensure_model
-from runner.paths import ROOT
+from runner.paths import DATA, ROOT
 from runner.plan import Plan, Request, make_plan
+from runner.resume import require_same_harness
 from runner.validate import print_checks
 
 _PATIENCE = 20.0
 _SHORTEST_LIMIT_S = 600.0
-DEFAULT_OUT = ROOT / "build" / "runs"
+DEFAULT_OUT: Final = ROOT / "build" / "runs"
+LEDGERS: Final = DATA / "ledger"
 
 
 def run_sweep(request: Request, console: Console) -> None:
     """Run a sweep from its request to its Parquet.
 
     Raises:
-        UsageError: the request cannot be met.
-        EnvironmentProblem: the machine lacks something.
+        UsageError: the request cannot be met, or a run cannot be gone on with from this checkout.
+        EnvironmentProblem: the machine lacks something, or does not become quiet.
         RunAborted: bring-up failed, or no step gave a result.
         Interrupted: Ctrl-C or SIGTERM.
     """
     out = request.out or DEFAULT_OUT
     journal = find_unfinished(out, request.resume) if request.resume else None
     plan = journal.plan() if journal else make_plan(request)
+    if journal:
+        require_same_harness(plan, ROOT)
     show_plan(plan, console)
     if request.dry_run:
         return
@@ -53,22 +64,77 @@ def run_sweep(request: Request, console: Console) -> None:
         build = ensure_engine(plan.platform, plan.llama_cpp, console)
         model = ensure_model(plan.model, console)
         parameters = _parameters(plan, build, model)
+        waited = _wait_quiet(request.wait_quiet, console)
+        drawer = _Drawer(plan)
         if journal is None:
+            plan = drawer.start()
             journal = Journal(out / plan.platform / plan.run_id)
             journal.begin(plan)
-        started_at = datetime.now(UTC)
-        brought_up = _bring_up(plan, parameters, console)
-        _run_blocks(plan, parameters, journal, console)
-        session = Session(plan, parameters, build, model, brought_up, started_at)
-        folder = write_run(session, journal)
+        else:
+            drawer.resume()
+            journal.note_resume()
+        with drawer.aborting():
+            brought_up = _bring_up(plan, parameters, console)
+            _run_blocks(plan, parameters, journal, console)
+            session = Session(plan, parameters, build, model, brought_up, waited)
+            folder = write_run(session, journal)
+        drawer.end(folder)
     said = f"run {plan.run_id} is in {folder}"
     console.print(said, highlight=False, markup=False, soft_wrap=True)
+
+
+class _Drawer:
+    """The ledger, for a registered run; for any other there is nothing that could be hidden."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        registered = plan.registration_status == "registered"
+        self._ledger = Ledger(LEDGERS, machine_facts()["machine_key"]) if registered else None
+
+    def start(self) -> Plan:
+        """Record that the run starts; the plan with the record's hash in it."""
+        if self._ledger is None:
+            return self._plan
+        written = self._ledger.start(**self._plan.ledger_entry())
+        return self._plan.model_copy(update={"ledger_start": written})
+
+    def resume(self) -> None:
+        """Record that the run goes on."""
+        if self._ledger:
+            self._ledger.resume(self._plan.run_id)
+
+    @contextmanager
+    def aborting(self) -> Iterator[None]:
+        """A run that ends without a result says why. One that was interrupted may go on."""
+        try:
+            yield
+        except RunAborted as reason:
+            if self._ledger:
+                self._ledger.abort(self._plan.run_id, str(reason))
+            raise
+
+    def end(self, folder: Path) -> None:
+        """Record that the run ended, and what its files hold."""
+        if self._ledger:
+            self._ledger.end(self._plan.run_id, file_digests(folder))
 
 
 def _parameters(plan: Plan, build: EngineBuild, model: ResolvedModel) -> LoadParameters:
     platform = catalog.platform(plan.platform)
     defaults = parameters_for(build, model, platform, plan.n_threads)
     return replace(defaults, n_ctx=plan.n_ctx, n_batch=plan.n_batch)
+
+
+def _wait_quiet(limit_s: float | None, console: Console) -> float | None:
+    """Wait until the machine is quiet; the seconds waited, None when nobody asked."""
+    if limit_s is None:
+        return None
+    with console.status("waiting until the machine is quiet ...") as status:
+
+        def show(waited_s: float, share: float) -> None:
+            status.update(f"waiting until the machine is quiet: {share:.0%} busy, {waited_s:.0f} s")
+
+        return wait_quiet(limit_s, on_step=show)
 
 
 def _bring_up(plan: Plan, parameters: LoadParameters, console: Console) -> BringUp:
@@ -97,12 +163,14 @@ def _run_blocks(plan: Plan, parameters: LoadParameters, journal: Journal, consol
     done = journal.finished_blocks(plan)
     todo = [step for step in plan.steps if step not in done]
     known = load_rates(plan)
+    files = identity(parameters)
     costs = {step: step_seconds(plan, step, known) if known else 0.0 for step in todo}
     peak = 0
     with StepProgress(console, costs, len(done)) as progress:
         for step in todo:
             progress.begin(step)
             entry = run_step(plan, step, parameters, _limit_s(costs[step]))
+            entry = _if_unchanged(entry, changed(files, parameters))
             journal.append(step, entry)
             progress.end(step, entry["reason"])
             peak = max(peak, (entry["block"] or {}).get("peak_rss_bytes") or 0)
@@ -113,21 +181,47 @@ def _run_blocks(plan: Plan, parameters: LoadParameters, journal: Journal, consol
 def run_step(
     plan: Plan, step: Step, parameters: LoadParameters, limit_s: float | None = None
 ) -> Entry:
-    """One arm, once, in its own process. What goes wrong there is an entry with a reason."""
-    job = {
-        "load": to_job(parameters),
+    """One step in its own process. What goes wrong there is an entry with a reason."""
+    module, make_job = _JOBS.get(step.arm, ("runner.bench.worker", _arm_job))
+    job = {"load": to_job(parameters), **make_job(plan, step)}
+    started_at = datetime.now(UTC).isoformat()
+    try:
+        measured = call(module, job, limit_s=limit_s)
+    except (JobDied, JobFailed) as error:
+        return _failed(str(error), started_at)
+    return {"status": "ok", "reason": None, "block": {}, **measured}
+
+
+def _if_unchanged(entry: Entry, change: str | None) -> Entry:
+    return entry if change is None else _failed(change, entry["block"].get("started_at"))
+
+
+def _failed(reason: str, started_at: str | None) -> Entry:
+    block = {"started_at": started_at}
+    return {"status": "failed", "reason": reason, "block": block, "hops": [], "rows": []}
+
+
+def _arm_job(plan: Plan, step: Step) -> Job:
+    return {
         "arm": step.arm,
         "point": plan.point(step.point).model_dump(),
         "seed": plan.script_seed(step),
         "warmup_tokens": plan.warmup_tokens,
     }
-    started_at = datetime.now(UTC).isoformat()
-    try:
-        measured = call("runner.bench.worker", job, limit_s=limit_s)
-    except (JobDied, JobFailed) as error:
-        failed = {"started_at": started_at}
-        return {"status": "failed", "reason": str(error), "block": failed, "hops": []}
-    return {"status": "ok", "reason": None, **measured}
+
+
+def _calibration_job(plan: Plan, step: Step) -> Job:
+    return calibration_job(plan.points, plan.script_seed(step), plan.warmup_tokens)
+
+
+def _equivalence_job(plan: Plan, step: Step) -> Job:
+    return {"point": plan.point(step.point).model_dump(), "seed": plan.script_seed(step)}
+
+
+_JOBS: Final[dict[str, tuple[str, Callable[[Plan, Step], dict[str, Any]]]]] = {
+    CALIBRATION: ("runner.bench.calibration", _calibration_job),
+    EQUIVALENCE: ("runner.bench.equivalence", _equivalence_job),
+}
 
 
 def _limit_s(expected_s: float) -> float | None:

@@ -20,10 +20,14 @@ from runner import cli, records
 from runner import sweep as sweeping
 from runner.bench.isolated import JobDied
 from runner.building import EngineBuild
+from runner.entries import read_ledger
 from runner.journal import exclusive
+from runner.ledger import file_digests
+from runner.plan import Plan, Request, make_plan
 
 HOPS = 1
 POINT = ("--prefix", "30", "--hops", str(HOPS), "--n-ctx", "512")
+BARE = ("--no-calibration", "--no-equivalence")
 
 
 class Cli:
@@ -45,6 +49,10 @@ class Cli:
         words = ["sweep", "--out", str(self.out), *given]
         if "--resume" not in given:
             words += self._own
+            if "--calibration" not in given:
+                words += BARE
+            if "--arms" not in given:
+                words += ("--arms", "live_kv,reprefill")
         if "--model" not in given and "--resume" not in given:
             words += ["--model", "tiny:llama"]
         return words
@@ -141,7 +149,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
-def test_a_sweep_ends_in_four_valid_tables(sweep: Cli) -> None:
+def test_a_sweep_ends_in_valid_tables(sweep: Cli) -> None:
     code, said, complaint = sweep.run(*POINT, "--blocks", "2", "--seed", "7")
     assert (code, complaint) == (0, "")
     assert f"is in {sweep.folder}" in said
@@ -187,6 +195,117 @@ def test_a_sweep_ends_in_four_valid_tables(sweep: Cli) -> None:
             assert pair[0]["digest_in"] == pair[1]["digest_in"]
             assert pair[0]["digest_out"] == pair[1]["digest_out"]
     assert all(row["status"] in {"pass", "absent"} for row in sweep.table("checks"))
+
+
+def test_a_whole_sweep_compares_calibrates_and_runs_the_treatment_twice(
+    sweep: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "wait_quiet", lambda limit_s, **_: limit_s / 2)
+    arms = "live_kv,live_kv_again,reprefill"
+    code, _, complaint = sweep.run(
+        "--prefix", "400", "--hops", "1", "--n-ctx", "1024", "--blocks", "2",
+        "--arms", arms, "--calibration", "--wait-quiet", "3",
+    )  # fmt: skip
+    assert (code, complaint) == (0, "")
+    assert {row["arm"] for row in sweep.table("blocks")} == set(arms.split(","))
+
+    assert sweep.table("run")[0]["waited_quiet_s"] == 1.5
+    costs = sweep.table("calibration")
+    assert {row["block"] for row in costs} == {0, 1}
+    assert {row["kind"] for row in costs} == {"prefill", "hop", "decode"}
+    assert all(row["seconds"] > 0 for row in costs)
+
+    said = sweep.table("equivalence")
+    assert {row["comparison"] for row in said} == {"free", "matched"}
+    matched = [row for row in said if row["comparison"] == "matched"]
+    assert all(row["n_agreed"] == row["n_tokens"] for row in matched)
+    assert {row["max_logit_difference"] for row in matched} == {0.0}
+
+
+class Drawer:
+    """A sweep that counts as registered, and the ledger it writes into."""
+
+    def __init__(self, sweep: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sweep = sweep
+        self.folder = folder
+        monkeypatch.setattr(sweeping, "LEDGERS", folder)
+        monkeypatch.setattr(sweeping, "make_plan", self._plan)
+
+    def _plan(self, request: Request) -> Plan:
+        standing = {
+            "registration_status": "registered",
+            "expectation_id": "loop",
+            "expectation_digest": "d" * 64,
+            "expectation_commit": "e" * 40,
+            "harness_commit": "c" * 40,
+            "runner_tree": make_plan(request).runner_tree or "f" * 40,
+        }
+        return make_plan(request).model_copy(update=standing)
+
+    @property
+    def records(self) -> list[Any]:
+        (path,) = self.folder.glob("*.jsonl")
+        return [entry.record for entry in read_ledger(path).entries]
+
+    @property
+    def events(self) -> list[str]:
+        return [record.event for record in self.records]
+
+
+@pytest.fixture
+def drawer(sweep: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Drawer:
+    return Drawer(sweep, tmp_path / "ledger", monkeypatch)
+
+
+def test_a_registered_run_stands_in_the_ledger_before_it_measures_and_with_its_files(
+    drawer: Drawer,
+) -> None:
+    code, _, complaint = drawer.sweep.run(*POINT, "--blocks", "1")
+    assert (code, complaint) == (0, "")
+    start, end = drawer.records
+    assert (start.event, end.event) == ("START", "END")
+    assert start.run_id == end.run_id == drawer.sweep.folder.name
+    assert end.files == file_digests(drawer.sweep.folder)
+    (run,) = drawer.sweep.table("run")
+    assert run["ledger_start"] == end.previous
+    assert start.at <= end.at
+
+
+def test_a_registered_run_without_a_result_is_aborted_with_its_reason(
+    drawer: Drawer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object, **__: object) -> dict[str, Any]:
+        raise JobDied("the worker process was killed by SIGSEGV")
+
+    monkeypatch.setattr(sweeping, "call", dies)
+    assert drawer.sweep.run(*POINT, "--blocks", "1")[0] == 4
+    start, abort = drawer.records
+    assert (start.event, abort.event) == ("START", "ABORT")
+    assert "no step gave a result: the worker process was killed by SIGSEGV" in abort.reason
+
+
+def test_an_interrupted_registered_run_stays_open_until_it_is_gone_on_with(
+    drawer: Drawer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sweeping.call
+    calls = 0
+
+    def interrupting(*given: Any, **named: Any) -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return real(*given, **named)
+
+    monkeypatch.setattr(sweeping, "call", interrupting)
+    monkeypatch.setattr(sweeping, "require_same_harness", lambda *_: None)
+    assert drawer.sweep.run(*POINT, "--blocks", "1")[0] == 130
+    assert drawer.events == ["START"]
+    assert drawer.sweep.run("--resume", "last")[0] == 0
+    assert drawer.events == ["START", "RESUME", "END"]
+    (run,) = drawer.sweep.table("run")
+    assert run["n_resumed"] == 1
+    assert run["ledger_start"] == drawer.records[1].previous
 
 
 def test_a_dry_run_prints_the_plan_and_runs_nothing(sweep: Cli) -> None:
@@ -373,3 +492,26 @@ def test_a_disk_that_is_full_when_the_tables_are_written_loses_nothing(
     assert sweep.run("--resume", "last")[0] == 0
     assert len(sweep.table("blocks")) == 2
     assert len(sweep.journal) == 2
+
+
+def test_a_model_that_is_exchanged_during_a_run_fails_its_steps(
+    sweep: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(tiny_model("llama").read_bytes())
+    real = sweeping.call
+    calls = 0
+
+    def exchanging(*given: Any, **named: Any) -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            model.write_bytes(tiny_model("qwen2").read_bytes())
+        return real(*given, **named)
+
+    monkeypatch.setattr(sweeping, "call", exchanging)
+    code, _, complaint = sweep.run(*POINT, "--blocks", "2", "--model", str(model))
+    assert (code, complaint) == (0, "")
+    reasons = [row["reason"] for row in sweep.table("blocks")]
+    assert reasons.count("model.gguf is not the file the run began with") == 2
+    assert [row["block"] for row in sweep.table("blocks") if row["status"] == "failed"] == [1, 1]

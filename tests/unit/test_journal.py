@@ -26,6 +26,9 @@ PLAN = make_plan(
         blocks=3,
         seed=1,
         threads=1,
+        arms=("live_kv", "reprefill"),
+        calibration=False,
+        equivalence=False,
         exploratory=True,
     )
 )
@@ -52,6 +55,23 @@ def test_plan_and_steps_come_back_in_another_process(journal: Journal) -> None:
     entries = again.entries()
     assert list(entries) == STEPS
     assert [entry["reason"] for entry in entries.values()] == [str(n) for n in range(len(STEPS))]
+
+
+def test_a_calibration_counts_by_itself(tmp_path: Path) -> None:
+    plan = PLAN.model_copy(update={"calibration": True, "equivalence": True})
+    made = Journal(tmp_path)
+    aside = [step for step in plan.steps if not step.is_arm]
+    for step in aside:
+        made.append(step, OK)
+    assert len(aside) == 1 + PLAN.blocks
+    assert list(made.finished_blocks(plan)) == aside
+
+
+def test_a_journal_knows_how_often_its_run_was_gone_on_with(journal: Journal) -> None:
+    assert journal.n_resumed == 0
+    journal.note_resume()
+    journal.note_resume()
+    assert Journal(journal.folder).n_resumed == 2
 
 
 def test_a_block_counts_only_when_every_arm_has_run(journal: Journal) -> None:

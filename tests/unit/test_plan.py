@@ -20,6 +20,7 @@ from runner.plan import Plan, Request, make_plan
 REQUEST = Request(
     platform="cpu", model="tiny:llama", sweep="quick", seed=5, threads=1, exploratory=True
 )
+BARE = {"calibration": False, "equivalence": False}
 
 
 def plan(**changes: Any) -> Plan:
@@ -31,7 +32,20 @@ def test_a_sweeps_own_points_arms_and_blocks_are_the_defaults() -> None:
     quick = catalog.sweeps()["quick"]
     assert found.points == quick.points
     assert (found.arms, found.blocks, found.n_ctx) == (quick.arms, quick.blocks, quick.n_ctx)
-    assert len(found.steps) == len(quick.points) * len(quick.arms) * quick.blocks
+    measured = [step for step in found.steps if step.is_arm]
+    assert len(measured) == len(quick.points) * len(quick.arms) * quick.blocks
+    assert plan(**BARE).steps == measured
+
+
+def test_beside_the_arms_every_block_is_calibrated_and_every_point_compared_once() -> None:
+    found = plan(blocks=4)
+    aside = [step for step in found.steps if not step.is_arm]
+    assert aside[: len(found.points)] == [
+        Step(-1, point.id, "equivalence", 0) for point in found.points
+    ]
+    assert aside[len(found.points) :] == [
+        Step(block, "calibration", "calibration", 0) for block in range(4)
+    ]
 
 
 def test_a_plan_read_back_is_the_same_plan() -> None:
@@ -43,7 +57,7 @@ def test_a_plan_read_back_is_the_same_plan() -> None:
 
 def test_every_arm_of_a_block_reads_the_same_script_and_every_block_another() -> None:
     found = plan(blocks=4)
-    seeds = {(step.block, found.script_seed(step)) for step in found.steps}
+    seeds = {(step.block, found.script_seed(step)) for step in found.steps if step.is_arm}
     assert len(seeds) == 4
     assert len({seed for _, seed in seeds}) == 4
 
@@ -56,7 +70,7 @@ def test_every_arm_of_a_block_reads_the_same_script_and_every_block_another() ->
         ({"model": "gpt"}, r"unknown model 'gpt'; choose one of: "),
         (
             {"arms": ("live_kv", "magic")},
-            r"unknown arm 'magic'; choose one of: live_kv, live_kv_again, reprefill",
+            r"unknown arm 'magic'; choose one of: live_kv, live_kv_again, live_kv_slowed_20, ",
         ),
         ({"arms": ("live_kv", "live_kv")}, r"an arm is named twice in live_kv,live_kv"),
         ({"prefix": 100}, r"--prefix and --hops name one point together"),
@@ -152,6 +166,17 @@ class TestEstimate:
         assert live == pytest.approx(warm_up + decoded + (100 + 2 * 25) / 1000)
         assert again == pytest.approx(warm_up + decoded + (100 + 156 + 212) / 1000)
 
+    def test_repeats_cost_as_often_as_they_run(self) -> None:
+        found = plan()
+        thrice = tuple(point.model_copy(update={"repeats": 3}) for point in found.points)
+        step = next(step for step in found.steps if step.is_arm)
+        once, three = (
+            step_seconds(one, step, self.RATES)
+            for one in (found, found.model_copy(update={"points": thrice}))
+        )
+        warm_up = 1 + found.warmup_tokens / 1000
+        assert three - warm_up == pytest.approx(3 * (once - warm_up))
+
     def test_damaged_rates_are_no_rates(self, cache: Path) -> None:
         found = plan()
         keep_rates(found, self.RATES)
@@ -173,7 +198,12 @@ def shown(found: Plan) -> str:
 
 def test_a_plan_is_shown_with_its_points_order_and_standing(cache: Path) -> None:
     text = shown(plan())
-    for words in ("tool_loop-p363-h4", "order seed 5", "exploratory", "live_kv, reprefill"):
+    for words in (
+        "tool_loop-p363-h4",
+        "order seed 5",
+        "exploratory",
+        "live_kv, live_kv_again, reprefill",
+    ):
         assert words in text
     assert "time and memory: not known" in text
 
