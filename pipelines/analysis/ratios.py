@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from pipelines.analysis.fieller import Fieller, fieller
+
 CONFIDENCE: Final = 0.95
+
+# All 2^n signs are tried up to 13 blocks; beyond, as many of them as this, by a fixed seed.
+SIGN_FLIPS: Final = 9999
+_SIGN_FLIP_SEED: Final = 20261201
 
 Floats = NDArray[np.float64]
 
@@ -20,7 +26,10 @@ class RatioSummary:
 
     Ratios have no unit, `saved_*` are seconds a block. `low`, `high`: t interval on the mean log
     block ratio. `median_low`, `median_high`: exact (binomial) interval of the median block ratio,
-    which needs six blocks. `total_ratio`: all baseline seconds / all treatment seconds.
+    which needs six blocks. `total_ratio`: all baseline seconds / all treatment seconds, with its
+    Fieller interval. `sign_flip_p`: two-sided p of a ratio of 1, by flipping the labels of whole
+    blocks; it assumes no distribution. `reason`: why the t interval, or else that of the totals,
+    is missing.
     """
 
     n_blocks: int
@@ -31,15 +40,16 @@ class RatioSummary:
     median_low: float | None
     median_high: float | None
     total_ratio: float | None
+    total_low: float | None
+    total_high: float | None
     saved_s: float | None
     saved_low_s: float | None
     saved_high_s: float | None
+    sign_flip_p: float | None
     reason: str | None
 
 
-_EMPTY: Final = RatioSummary(
-    0, None, None, None, None, None, None, None, None, None, None, "no usable block"
-)
+_EMPTY: Final = RatioSummary(0, *(None,) * 13, "no usable block")
 
 
 def summarise(base_s: Floats, treat_s: Floats) -> RatioSummary:
@@ -56,6 +66,7 @@ def summarise(base_s: Floats, treat_s: Floats) -> RatioSummary:
     saved = base_s - treat_s
     low, high = t_interval(d)
     median_low, median_high = median_interval(d)
+    total = total_interval(base_s, treat_s)
     saved_low, saved_high = t_interval(saved)
     return RatioSummary(
         n_blocks=n,
@@ -66,10 +77,13 @@ def summarise(base_s: Floats, treat_s: Floats) -> RatioSummary:
         median_low=_exp(median_low),
         median_high=_exp(median_high),
         total_ratio=float(base_s.sum() / treat_s.sum()),
+        total_low=total.low,
+        total_high=total.high,
         saved_s=float(saved.mean()),
         saved_low_s=saved_low,
         saved_high_s=saved_high,
-        reason=no_interval_reason(d),
+        sign_flip_p=sign_flip_p(d),
+        reason=total.reason,
     )
 
 
@@ -106,6 +120,29 @@ def median_interval(d: Floats) -> tuple[float | None, float | None]:
     found: Any = stats.quantile_test(d, q=0.0, p=0.5).confidence_interval(CONFIDENCE)
     low, high = float(found.low), float(found.high)
     return (low, high) if np.isfinite(low) and np.isfinite(high) else (None, None)
+
+
+def total_interval(base_s: Floats, treat_s: Floats) -> Fieller:
+    """Fieller interval of the ratio of totals; without one, and its reason, where `d` has none."""
+    cause = no_interval_reason(log_ratios(base_s, treat_s))
+    return fieller(base_s, treat_s, CONFIDENCE) if cause is None else Fieller(None, None, cause)
+
+
+def sign_flip_p(d: Floats) -> float | None:
+    """Two-sided p that the mean of `d` is 0, every block's label flipped on its own.
+
+    Exact up to 13 blocks, above that drawn with a fixed seed. None where `d` has no interval.
+    """
+    if no_interval_reason(d) is not None:
+        return None
+    found = stats.permutation_test(
+        (d,),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=SIGN_FLIPS,
+        rng=np.random.default_rng(_SIGN_FLIP_SEED),
+    )
+    return float(found.pvalue)
 
 
 def _exp(value: float | None) -> float | None:

@@ -21,10 +21,13 @@ with timed as (
     select run_id, point, baseline, treatment, block, 3,
            base_prefill_s, treat_prefill_s from block_pairs where usable
 )
-select run_id, point, baseline, treatment, block, measure, base_s, treat_s,
-       ln(base_s) - ln(treat_s) as d
-from timed join measures using (position)
-where base_s > 0 and treat_s > 0;
+select t.run_id, t.point, t.baseline, t.treatment, t.block, m.measure, t.base_s, t.treat_s,
+       ln(t.base_s) - ln(t.treat_s) as d,
+       b.treat_position < b.base_position as treatment_first
+from timed t
+join measures m using (position)
+join block_pairs b using (run_id, point, baseline, treatment, block)
+where t.base_s > 0 and t.treat_s > 0;
 
 -- Every point of every run and how many of its blocks may be used.
 create or replace view point_blocks as
@@ -57,6 +60,18 @@ where p.n_hops > 0 or m.position <> 2
 group by p.run_id, p.point, p.workload, p.n_prefix, p.n_hops, p.baseline, p.treatment,
     m.measure, m.position, p.n_void
 order by p.run_id, p.n_prefix, p.n_hops, p.point, p.baseline, m.position;
+
+-- Log block ratios of the whole session by which of the two arms ran first in the block.
+create or replace view order_inputs as
+select
+    p.run_id, p.point, p.baseline, p.treatment,
+    coalesce(list(x.d order by x.block) filter (x.treatment_first), []) as treatment_first,
+    coalesce(list(x.d order by x.block) filter (not x.treatment_first), []) as baseline_first
+from point_blocks p
+left join pair_measures x on x.run_id = p.run_id and x.point = p.point
+    and x.baseline = p.baseline and x.measure = 'whole session'
+group by p.run_id, p.point, p.baseline, p.treatment, p.n_prefix, p.n_hops
+order by p.run_id, p.baseline, p.n_prefix, p.n_hops, p.point;
 
 -- Share of each run's rounds (a point in a block) in which some pair may not be used.
 create or replace view void_shares as

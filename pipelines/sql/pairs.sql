@@ -1,20 +1,31 @@
 -- Receipts and pairs: which blocks may be compared, and why the others may not.
 
+-- What each arm is about, as far as receipts and pairs go. `repeats`: the arm is that one once more
+-- (A/A): a baseline to the same machinery, and never one to a reader.
+create or replace table arm_rules (arm varchar, state_kept boolean, repeats varchar);
+insert into arm_rules values
+    ('live_kv', true, null),
+    ('live_kv_again', true, 'live_kv'),
+    ('live_kv_slowed_5', true, null),
+    ('live_kv_slowed_20', true, null),
+    ('reprefill', false, null);
+
 -- What the scripted workload says each hop must have cost, in tokens the backend computed.
 -- A turn that gets m tokens to feed and generates g evaluates m + (g - 1): the last generated
 -- token is not decoded for its own sake, it rides with the next batch (hence the + 1 after hop 0).
+-- Where state is kept, all of the context but what is fed must have been reused; else nothing.
+-- An arm without a rule has no receipt, and no receipt never holds.
 create or replace table receipts as
 select
     h.run_id, h.point, h.block, h.arm, h.hop,
     h.n_new, h.n_context, h.n_generated, h.n_evaluated, h.n_reused,
-    case h.arm
-        when 'live_kv' then h.n_new + if(h.hop > 0, 1, 0) + h.n_generated - 1
-        when 'reprefill' then h.n_context + h.n_generated - 1
-    end as n_evaluated_expected,
-    case h.arm when 'reprefill' then 0 end as n_reused_expected,
-    coalesce(n_evaluated = n_evaluated_expected, true)
-        and coalesce(n_reused = n_reused_expected, true) as holds
-from hops h;
+    case when a.state_kept then h.n_new + if(h.hop > 0, 1, 0) when not a.state_kept then h.n_context
+    end as n_fed_expected,
+    n_fed_expected + h.n_generated - 1 as n_evaluated_expected,
+    h.n_context - n_fed_expected as n_reused_expected,
+    coalesce(n_evaluated = n_evaluated_expected and n_reused = n_reused_expected, false) as holds
+from hops h
+left join arm_rules a using (arm);
 
 -- One row an arm and block: its own fault, if it has one, and sums over the turns after a tool result.
 create or replace table arm_blocks as
@@ -33,8 +44,11 @@ broken as (
     select
         run_id, point, block, arm,
         arg_min(
-            format('{} hop {}: {} tokens evaluated, {} expected; {} reused',
-                   arm, hop, n_evaluated, n_evaluated_expected, n_reused), hop) as receipt_fault
+            if(n_fed_expected is null,
+               format('{} has no receipt rule: what it must compute is not known', arm),
+               format('{} hop {}: {} tokens evaluated, {} expected; {} reused, {} expected',
+                      arm, hop, n_evaluated, n_evaluated_expected, n_reused, n_reused_expected)),
+            hop) as receipt_fault
     from receipts where not holds group by all
 )
 select
@@ -72,19 +86,28 @@ group by all;
 
 -- A disturbed machine voids the block for every arm, by limits the expectation fixed beforehand.
 create or replace table disturbed as
-select
-    b.run_id, b.point, b.block,
-    arg_min(
+with watched as (
+    select
+        b.run_id, b.point, b.block, b.position,
         case
             when b.steal_fraction > l.steal_fraction_max
                 then format('{}: steal {:.3f} above {:.3f}', b.arm, b.steal_fraction, l.steal_fraction_max)
-            else format('{}: other processes {:.3f} above {:.3f}',
-                        b.arm, b.other_cpu_fraction, l.other_cpu_fraction_max)
-        end, b.position) as disturbance
-from blocks b
-join run r using (run_id)
-join expectations l on l.digest = r.expectation_digest
-where b.steal_fraction > l.steal_fraction_max or b.other_cpu_fraction > l.other_cpu_fraction_max
+            when b.other_cpu_fraction > l.other_cpu_fraction_max
+                then format('{}: other processes {:.3f} above {:.3f}',
+                            b.arm, b.other_cpu_fraction, l.other_cpu_fraction_max)
+            when b.gpu_other_processes > l.gpu_other_processes_max
+                then format('{}: {} other process(es) on the GPU, {} allowed',
+                            b.arm, b.gpu_other_processes, l.gpu_other_processes_max)
+            -- The runner puts this word in every reason by which the GPU protects itself.
+            when contains(b.gpu_throttle, 'slowdown') and not l.gpu_slowdown_allowed
+                then format('{}: the GPU was slowed: {}', b.arm, b.gpu_throttle)
+        end as disturbance
+    from blocks b
+    join run r using (run_id)
+    join expectations l on l.digest = r.expectation_digest
+)
+select run_id, point, block, arg_min(disturbance, position) as disturbance
+from watched where disturbance is not null
 group by all;
 
 -- One row a point, block and baseline arm. `reason` is NULL when the pair may be used.
@@ -105,6 +128,7 @@ paired as (
 )
 select
     run_id, point, block, baseline, 'live_kv' as treatment,
+    base.position as base_position, treat.position as treat_position,
     base.wall_s as base_wall_s, treat.wall_s as treat_wall_s,
     base.ttft_s as base_ttft_s, treat.ttft_s as treat_ttft_s,
     base.ttft_after_tool_s as base_ttft_after_tool_s, treat.ttft_after_tool_s as treat_ttft_after_tool_s,

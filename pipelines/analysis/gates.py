@@ -1,0 +1,82 @@
+"""What makes a whole run worthless, whatever its ratios: each gate gives its reason or None."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pipelines.analysis.parity import Parity
+from pipelines.analysis.repeat import Repeat
+from runner.registration import Expectation
+
+
+def run_gate(
+    expectation: Expectation,
+    status: str,
+    status_reason: str | None,
+    void_share: float,
+    parities: Mapping[str, Parity],
+    repeated: Mapping[str, Repeat],
+    points: Sequence[str],
+) -> str | None:
+    """Why no point of the run counts, or None; the first gate that fails is the one named.
+
+    Args:
+        expectation: which gates there are, and their limits.
+        status: ``complete``, or what became of the run instead.
+        status_reason: why it is not complete.
+        void_share: void blocks / all blocks.
+        parities: the parity controls, by point.
+        repeated: the A/A ratios, by point.
+        points: every point of the run.
+    """
+    if status != "complete":
+        return f"the run is {status}: {status_reason or 'no reason recorded'}"
+    return (
+        _void_gate(expectation, void_share)
+        or _repeat_gate(expectation, repeated, points)
+        or _parity_gate(parities)
+    )
+
+
+def _void_gate(expectation: Expectation, share: float) -> str | None:
+    limit = expectation.void.void_blocks_max
+    if share > limit:
+        return f"{share:.0%} of the blocks are void, more than the {limit:.0%} allowed beforehand"
+    return None
+
+
+def _repeat_gate(
+    expectation: Expectation, repeated: Mapping[str, Repeat], points: Sequence[str]
+) -> str | None:
+    """An A/A ratio is needed at every point, from as many blocks as a claim, and must not differ.
+
+    Holm over the points keeps the chance of losing an honest run to this gate at 5 %.
+    """
+    arm = expectation.repeat_arm
+    if arm is None:
+        return None
+    same = f"{arm} does the same as {expectation.treatment}"
+    for point in points:
+        one = repeated.get(point)
+        if one is None:
+            return f"the A/A gate failed: {arm} was not measured at {point}"
+        if one.p is None or one.n_blocks < expectation.blocks_min:
+            why = one.reason or f"{one.n_blocks} usable, {expectation.blocks_min} registered"
+            return f"the A/A gate failed: {arm} cannot be tested at {point} ({why})"
+    apart = [(one.p_adjusted or 0.0, point, one) for point, one in repeated.items() if one.differs]
+    if not apart:
+        return None
+    p, point, one = min(apart, key=lambda item: item[:2])
+    return (
+        f"the A/A gate failed: {same}, and yet their ratio at {point} is {one.ratio:.3f}"
+        f" (p = {p:.2g} after Holm's correction over {len(repeated)} points)"
+    )
+
+
+def _parity_gate(parities: Mapping[str, Parity]) -> str | None:
+    if not parities:
+        return "no parity control was measured in this run"
+    for parity in parities.values():
+        if not parity.shown:
+            return f"the parity control failed: {parity.reason}"
+    return None

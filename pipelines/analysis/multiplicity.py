@@ -1,0 +1,59 @@
+"""Many claims, one chance of a false one: Holm's correction, and the p value of a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from pipelines.analysis.ratios import Floats, no_interval_reason
+from runner.registration import Expectation, Forecast
+
+
+def holm(values: Sequence[float | None]) -> list[float | None]:
+    """Holm-adjusted p values, in the same order.
+
+    A missing p stays missing and counts as 1: what could not be tested makes the rest no easier.
+    """
+    if len(values) < 2:
+        return list(values)  # nothing to correct, and statsmodels is slow at saying so
+    adjusted = multipletests([1.0 if p is None else p for p in values], method="holm")[1]
+    return [None if p is None else float(q) for p, q in zip(values, adjusted, strict=True)]
+
+
+def claim_p(forecast: Forecast, d: Floats) -> float | None:
+    """One-sided p against what `forecast` claims of exp(mean of `d`); None where `d` has none.
+
+    Below 0.025 exactly when the 95 % t interval lies on the claimed side: above the threshold, or
+    for a claim without one (near parity) within both ends of its forecast interval.
+    """
+    if no_interval_reason(d) is not None:
+        return None
+    if forecast.threshold is not None:
+        return _beyond(d, forecast.threshold, "greater")
+    return max(_beyond(d, forecast.low, "greater"), _beyond(d, forecast.high, "less"))
+
+
+def adjusted_claims(
+    expectation: Expectation, model: str, measured: Mapping[str, Floats]
+) -> dict[str, tuple[float | None, float | None]]:
+    """Per point of `model` its claim's p, raw and Holm-adjusted; `measured` has d by point.
+
+    Two families: the primary claims (one alone is not corrected), and secondary with near-parity
+    claims. They are those that were registered: a point that was not measured stays a member.
+    Parity controls are gates, not claims, and belong to neither.
+    """
+    found: dict[str, tuple[float | None, float | None]] = {}
+    for roles in (("primary",), ("secondary", "near_parity")):
+        family = [f for f in expectation.forecast if f.model == model and f.role in roles]
+        p = [claim_p(f, measured[f.point]) if f.point in measured else None for f in family]
+        pairs = zip(p, holm(p), strict=True)
+        found |= dict(zip([f.point for f in family], pairs, strict=True))
+    return found
+
+
+def _beyond(d: Floats, ratio: float, side: Literal["greater", "less"]) -> float:
+    return float(stats.ttest_1samp(d, float(np.log(ratio)), alternative=side).pvalue)
