@@ -1,19 +1,36 @@
--- Where the saved seconds come from, hop by hop: prefill, decode and the rest, one clock.
--- Means over the usable blocks; other = saved - prefill difference - decode difference.
-create or replace view closure as
+-- Both arms of a usable block, hop by hop. `fed`: prompt tokens the engine computed for the turn,
+-- its receipt without the steps that generate; they start behind `reused` tokens in KV.
+create or replace view hop_pairs as
 select
-    p.run_id, p.point, p.baseline, p.treatment, b.hop,
-    count(*) as n_blocks,
-    avg(b.wall_s - t.wall_s) as saved_s,
-    avg(b.prefill_s - t.prefill_s) as prefill_s,
-    avg(b.decode_s - t.decode_s) as decode_s,
-    avg((b.wall_s - t.wall_s) - (b.prefill_s - t.prefill_s) - (b.decode_s - t.decode_s)) as other_s,
-    avg(b.n_evaluated - t.n_evaluated) as tokens_not_evaluated
+    p.run_id, p.point, p.baseline, p.treatment, p.block, b.hop,
+    b.wall_s as base_wall_s, t.wall_s as treat_wall_s,
+    b.prefill_s as base_prefill_s, t.prefill_s as treat_prefill_s,
+    b.decode_s as base_decode_s, t.decode_s as treat_decode_s,
+    b.n_evaluated as base_evaluated, t.n_evaluated as treat_evaluated,
+    b.n_evaluated - b.n_generated + 1 as base_fed, t.n_evaluated - t.n_generated + 1 as treat_fed,
+    b.n_reused as base_reused, t.n_reused as treat_reused,
+    b.n_context, b.n_generated
 from block_pairs p
 join hops t on t.run_id = p.run_id and t.point = p.point and t.block = p.block and t.arm = p.treatment
 join hops b on b.run_id = p.run_id and b.point = p.point and b.block = p.block and b.arm = p.baseline
     and b.hop = t.hop
 where p.usable
+order by p.run_id, p.point, p.baseline, p.block, b.hop;
+
+-- Where the saved seconds come from, hop by hop: prefill, decode and the rest, one clock, all of it
+-- measured. Means over the usable blocks; other = saved - prefill difference - decode difference.
+-- What calibration predicts of it stands in `closure_hops` and `closure_points`.
+create or replace view closure as
+select
+    run_id, point, baseline, treatment, hop,
+    count(*) as n_blocks,
+    avg(base_wall_s - treat_wall_s) as saved_s,
+    avg(base_prefill_s - treat_prefill_s) as prefill_s,
+    avg(base_decode_s - treat_decode_s) as decode_s,
+    avg((base_wall_s - treat_wall_s) - (base_prefill_s - treat_prefill_s)
+        - (base_decode_s - treat_decode_s)) as other_s,
+    avg(base_evaluated - treat_evaluated) as tokens_not_evaluated
+from hop_pairs
 group by all
 order by all;
 
