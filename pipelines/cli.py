@@ -31,6 +31,12 @@ class SkippedFilesError(LivekvError):
     exit_code = 5
 
 
+class LedgerFaultsError(LivekvError):
+    """A run is not what its ledger says of it."""
+
+    exit_code = 8
+
+
 @app.command()
 def warehouse(strict: StrictOption = False) -> None:
     """Build data/results.duckdb from published and local runs.
@@ -53,6 +59,15 @@ def warehouse(strict: StrictOption = False) -> None:
     for item in built.skipped:
         said = escape(f"{shown(item.path, layout.root)}: {item.reason}")
         console.print(f"[yellow]skipped[/] {said}", highlight=False)
+    for fault in built.faults:
+        said = escape(f"{fault.path}: {fault.reason}")
+        console.print(f"[yellow]ledger[/] {said}", highlight=False)
+    void = [fault for fault in built.faults if fault.voids_run]
+    if void:
+        raise LedgerFaultsError(
+            f"{len(void)} fault(s) make a run no evidence, see above; "
+            f"{void[0].path}: {void[0].reason}"
+        )
     if strict and built.skipped:
         raise SkippedFilesError(
             f"{len(built.skipped)} file(s) were skipped, see above; repair or remove them"
@@ -114,6 +129,26 @@ def site(
     console = Console(soft_wrap=True)
     build_site(layout, console, url)
     console.print(f"site: {shown(layout.built / 'index.html', layout.root)}")
+
+
+@app.command()
+def rederive(
+    update: Annotated[
+        bool,
+        typer.Option("--update", help="Write data/figures.csv anew, to be committed with a run."),
+    ] = False,
+) -> None:
+    """Derive every published figure again from Parquet, twice, and compare; exit 7 on a difference.
+
+    Examples:
+
+      python -m pipelines rederive
+
+      python -m pipelines rederive --update
+    """
+    from pipelines.rederive import rederive_all
+
+    rederive_all(Layout(), Console(soft_wrap=True), update=update)
 
 
 @app.command()

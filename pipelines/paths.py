@@ -10,9 +10,18 @@ from runner.paths import ROOT
 
 @dataclass(frozen=True)
 class Layout:
-    """Inputs and outputs of the pipelines; `root` is the checkout."""
+    """Inputs and outputs of the pipelines.
+
+    `root` is the checkout. With `out` everything that is built goes there, and runs of the
+    checkout that are not published are left out.
+    """
 
     root: Path = ROOT
+    out: Path | None = None
+
+    @property
+    def _work(self) -> Path:
+        return self.out or self.root / "build"
 
     @property
     def data(self) -> Path:
@@ -27,12 +36,17 @@ class Layout:
     @property
     def local(self) -> Path:
         """Runs of this checkout that are not published."""
-        return self.root / "build" / "runs"
+        return self._work / "runs"
 
     @property
     def database(self) -> Path:
         """The DuckDB file a reader opens; built, never committed."""
-        return self.data / "results.duckdb"
+        return (self.out or self.data) / "results.duckdb"
+
+    @property
+    def figures(self) -> Path:
+        """Committed record of every published figure."""
+        return self.data / "figures.csv"
 
     @property
     def source(self) -> Path:
@@ -42,9 +56,9 @@ class Layout:
     @property
     def staged(self) -> Path:
         """Source of the site with the generated pages laid over it."""
-        return self.root / "build" / "docs"
+        return self._work / "docs"
 
     @property
     def built(self) -> Path:
         """The built site."""
-        return self.root / "build" / "site"
+        return self._work / "site"

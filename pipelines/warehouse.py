@@ -11,8 +11,11 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from pipelines.analysis.derive import insert_ratios, insert_verdicts
+from pipelines.analysis.closure import insert_closure
+from pipelines.analysis.derive import insert_order_effects, insert_ratios, insert_replications
+from pipelines.analysis.judging import insert_verdicts
 from pipelines.expectations import ExpectationFile, load_expectations
+from pipelines.ledger import Fault, insert_ledger
 from pipelines.paths import Layout
 from pipelines.sources import Skipped, Sources, find
 from pipelines.targets import Target, load_targets
@@ -34,6 +37,8 @@ class Warehouse:
     n_runs: int
     n_published: int
     skipped: tuple[Skipped, ...]
+    faults: tuple[Fault, ...]
+    """What the ledgers and the runs do not agree about."""
 
 
 def build_warehouse(layout: Layout, path: Path, *, local: bool = True) -> Warehouse:
@@ -41,6 +46,7 @@ def build_warehouse(layout: Layout, path: Path, *, local: bool = True) -> Wareho
 
     Raises:
         UsageError: a target or expectation file is broken.
+        LedgerError: a ledger is broken; names file and line.
         EnvironmentProblem: the file cannot be written.
     """
     sources = find(layout.published, layout.local if local else None)
@@ -50,7 +56,7 @@ def build_warehouse(layout: Layout, path: Path, *, local: bool = True) -> Wareho
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)
-        _fill(partial, layout.root, sources, expectations, targets)
+        faults = _fill(partial, layout, sources, expectations, targets)
         partial.replace(path)
     except (OSError, duckdb.IOException) as error:
         raise EnvironmentProblem(
@@ -60,16 +66,16 @@ def build_warehouse(layout: Layout, path: Path, *, local: bool = True) -> Wareho
         partial.unlink(missing_ok=True)
         Path(f"{partial}.wal").unlink(missing_ok=True)
     n_published = sum(run.published for run in sources.runs)
-    return Warehouse(path, len(sources.runs), n_published, sources.skipped)
+    return Warehouse(path, len(sources.runs), n_published, sources.skipped, faults)
 
 
 def _fill(
     partial: Path,
-    root: Path,
+    layout: Layout,
     sources: Sources,
     expectations: Sequence[ExpectationFile],
     targets: Sequence[Target],
-) -> None:
+) -> tuple[Fault, ...]:
     with duckdb.connect() as con:
         # One thread: rows keep their order, so that two builds hold the same bytes.
         con.execute("set threads = 1")
@@ -77,17 +83,28 @@ def _fill(
         con.execute(f"attach '{str(partial).replace(chr(39), chr(39) * 2)}' as results {STORAGE}")
         con.execute("use results")
         _insert_runs(con, sources)
-        _insert_skipped(con, root, sources.skipped)
+        _insert_skipped(con, layout.root, sources.skipped)
         _insert_expectations(con, expectations)
         _insert_targets(con, targets)
-        _script(con, "pairs.sql")
-        _script(con, "measures.sql")
-        insert_ratios(con)
-        insert_verdicts(con, expectations)
-        _script(con, "closure.sql")
-        _script(con, "targets.sql")
+        faults = insert_ledger(con, layout)
+        _derive(con, expectations)
         con.execute("use memory")
         con.execute("detach results")
+    return faults
+
+
+def _derive(con: duckdb.DuckDBPyConnection, expectations: Sequence[ExpectationFile]) -> None:
+    """Everything that is not in a file: each step reads only what the steps before it made."""
+    _script(con, "pairs.sql")
+    _script(con, "equivalence.sql")
+    _script(con, "measures.sql")
+    insert_ratios(con)
+    insert_verdicts(con, expectations)
+    insert_order_effects(con)
+    insert_closure(con, expectations)
+    _script(con, "replications.sql")
+    insert_replications(con)
+    _script(con, "targets.sql")
 
 
 def _script(con: duckdb.DuckDBPyConnection, name: str) -> None:
@@ -119,7 +136,8 @@ def _insert_expectations(con: duckdb.DuckDBPyConnection, files: Sequence[Expecta
     con.execute(
         "create table expectations (id varchar, digest varchar, title varchar, claim varchar,"
         " negative varchar, blocks_min int, parity_margin double, steal_fraction_max double,"
-        " other_cpu_fraction_max double, void_blocks_max double)"
+        " other_cpu_fraction_max double, void_blocks_max double, gpu_other_processes_max int,"
+        " gpu_slowdown_allowed boolean, unexplained_max double)"
     )
     con.execute(
         "create table forecasts (expectation_id varchar, digest varchar, model varchar,"
@@ -129,7 +147,7 @@ def _insert_expectations(con: duckdb.DuckDBPyConnection, files: Sequence[Expecta
         one = file.expectation
         limits = one.void
         con.execute(
-            "insert into expectations values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert into expectations values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 one.id,
                 file.digest,
@@ -141,6 +159,9 @@ def _insert_expectations(con: duckdb.DuckDBPyConnection, files: Sequence[Expecta
                 limits.steal_fraction_max,
                 limits.other_cpu_fraction_max,
                 limits.void_blocks_max,
+                limits.gpu_other_processes_max,
+                limits.gpu_slowdown_allowed,
+                one.unexplained_max,
             ],
         )
         for row in one.forecast:

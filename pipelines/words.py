@@ -19,6 +19,16 @@ def interval(low: float | None, high: float | None) -> str:
     return ABSENT if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
+def signed_interval(low: float | None, high: float | None) -> str:
+    """An interval of shares around zero as percent, or a dash."""
+    return ABSENT if low is None or high is None else f"{low:+.1%} to {high:+.1%}"
+
+
+def yes(value: bool) -> str:
+    """A truth as a word."""
+    return "yes" if value else "no"
+
+
 def seconds(value: float | None) -> str:
     """Seconds, or milliseconds below 10 ms, to three significant digits; or a dash."""
     if value is None:

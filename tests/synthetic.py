@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from runner.catalog import Point
+from runner.ledger import Ledger, file_digests
 from runner.records import write_table
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -21,6 +22,8 @@ REFERENCE = (
     Point(prefix=363, hops=4),
     Point(prefix=1491, hops=8),
 )
+# Arms of a sweep with its A/A.
+REPEATED = ("live_kv", "live_kv_again", "reprefill")
 
 EXPECTATION = """\
 title = "Tool loop, synthetic"
@@ -58,6 +61,9 @@ class World:
     slowdown: float = 1.0  # of live KV: above 1 it is slower than it should be
     seed: int = 1
     days: int = 0
+    arms: tuple[str, ...] = ("live_kv", "reprefill")  # `REPEATED` for A/A beside them
+    machine_key: str = "machine0"
+    calibration: list[dict[str, Any]] = field(default_factory=list)
     registration_status: str = "exploratory"
     expectation_id: str | None = None
     expectation_digest: str | None = None
@@ -68,12 +74,16 @@ class World:
     edit_hop: Callable[[dict[str, Any]], None] = lambda row: None
 
 
-def write_expectation(data: Path, *forecasts: str, name: str = "synthetic") -> tuple[str, str]:
-    """Write an expectation file; return its id and digest."""
+def write_expectation(
+    data: Path, *forecasts: str, name: str = "synthetic", repeat_arm: str | None = None
+) -> tuple[str, str]:
+    """Write an expectation file, with an A/A gate if `repeat_arm`; return its id and digest."""
     folder = data / "expectations"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.toml"
-    path.write_text(EXPECTATION + "".join(f"\n[[forecast]]\n{text}\n" for text in forecasts))
+    gate = "" if repeat_arm is None else f'repeat_arm = "{repeat_arm}"\n'
+    tables = "".join(f"\n[[forecast]]\n{text}\n" for text in forecasts)
+    path.write_text(EXPECTATION.replace("\n[void]", f"{gate}\n[void]") + tables)
     return name, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -107,18 +117,38 @@ def write_run(root: Path, world: World) -> Path:
     hops: list[dict[str, Any]] = []
     for block in range(world.n_blocks):
         for point in world.points:
-            for position, arm in enumerate(rng.permutation(["live_kv", "reprefill"])):
+            for position, arm in enumerate(rng.permutation(list(world.arms))):
                 rows = _hops(world, str(arm), point, block, rng)
                 blocks.append(_block(world, str(arm), point, block, position, rows))
                 hops.extend(rows)
     folder = root / world.platform / world.run_id
+    ledger = _ledger(root, world)
     write_table(folder, "checks", [_check(world)])
     write_table(folder, "blocks", [row for row in blocks if not row.pop("_drop", False)])
     write_table(folder, "hops", [row for row in hops if not row.pop("_drop", False)])
-    write_table(folder, "calibration", [])
+    write_table(folder, "calibration", world.calibration)
     write_table(folder, "equivalence", [])
-    write_table(folder, "run", [_run(world)])
+    row = _run(world)
+    if ledger:
+        row["ledger_start"] = _start(ledger, row)
+    write_table(folder, "run", [row])
+    if ledger:
+        ledger.end(world.run_id, file_digests(folder))
     return folder
+
+
+def _ledger(root: Path, world: World) -> Ledger | None:
+    """The ledger of a registered run, where runs lie as in a checkout."""
+    checkout = root.parents[0] if root.parent.name == "data" else root.parents[1] / "data"
+    claimed = world.registration_status == "registered" and world.expectation_digest
+    return Ledger(checkout / "ledger", world.machine_key) if claimed else None
+
+
+def _start(ledger: Ledger, row: dict[str, Any]) -> str:
+    same = ("run_id", "expectation_id", "expectation_digest", "expectation_commit",
+            "harness_commit", "runner_tree", "sweep", "platform", "order_seed")  # fmt: skip
+    opening = {name: row[name] for name in same}
+    return ledger.start(**opening, model=row["model_id"], blocks=row["blocks_planned"])
 
 
 def _hops(
@@ -186,11 +216,12 @@ def _run(world: World) -> dict[str, Any]:
     return {
         "run_id": world.run_id, "status": world.status, "status_reason": world.status_reason,
         "started_at": started, "ended_at": started + timedelta(hours=1), "sweep": "reference",
-        "platform": world.platform, "machine_key": "machine0", "command": "nox -s sweep --",
+        "platform": world.platform, "machine_key": world.machine_key, "command": "nox -s sweep --",
         "harness_version": "0.1.0", "harness_commit": "c" * 40, "harness_tree": "t" * 40,
         "harness_dirty": False, "registration_status": world.registration_status,
         "registration_reason": None, "expectation_id": world.expectation_id,
-        "expectation_digest": world.expectation_digest, "expectation_commit": None,
+        "expectation_digest": world.expectation_digest, "expectation_commit": "e" * 40,
+        "runner_tree": "d" * 40,
         "binding_version": "0.3.36", "llama_cpp_commit": None, "library_sha256": "a" * 64,
         "cmake_flags": None, "system_info": None, "model_id": world.model_id,
         "model_kind": "packaged", "model_name": world.model_id, "model_sha256": "b" * 64,

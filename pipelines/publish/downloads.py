@@ -34,6 +34,8 @@ def write_downloads(layout: Layout, staged: Path) -> tuple[Row, ...]:
     for run in find(layout.published, None).runs:
         for name in TABLES:
             source = run.path / f"{name}.parquet"
+            if not source.exists():
+                continue  # the run is older than the table
             target = folder / run.path.parent.name / run.path.name / source.name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source.read_bytes())

@@ -11,7 +11,7 @@ from typing import Final
 
 from pipelines import words
 from pipelines.database import Database, Row
-from pipelines.publish import builder
+from pipelines.publish import builder, evidence
 from pipelines.publish.markup import (
     Cell,
     badge,
@@ -82,15 +82,21 @@ def _answer(row: Row) -> str:
     sentence = row["sentence"] or "No verdict: the run has no forecast for this point."
     page = link(f"@/runs/{page_of(row)}/", f"run of {row['started_at']:%Y-%m-%d}")
     name = f"{row['model_name']} on {row['platform']}{shape}"
-    number = f"{words.ratio(row['ratio'])}x" if row["evidence"] else "no verdict"
+    number = f"{words.ratio(row['ratio'])}x" if row["is_headline"] else _no_number(row)
+    standing = f" {badge(row['replication']).text}" if row["replication"] else ""
     return (
         f'<div class="lk-answer"><h3>{escape(name)}</h3>'
         f'<p class="lk-number">{escape(number)}'
         f" <small>whole session, {escape(row['baseline'])} / live KV, at"
         f" {row['n_prefix']:,} tokens and {row['n_hops']} hops</small></p>"
-        f"<p>{verdict_badge(row['verdict'], row['registration_status']).text} {escape(sentence)}"
+        f"<p>{verdict_badge(row['verdict'], row['registration_status']).text}{standing}"
+        f" {escape(sentence)}"
         f" {page.text}, {row['n_blocks']} blocks.</p></div>"
     )
+
+
+def _no_number(row: Row) -> str:
+    return "saving not explained" if row["evidence"] else "no verdict"
 
 
 def _ratio_row(row: Row) -> list[Cell]:
@@ -102,13 +108,16 @@ def _ratio_row(row: Row) -> list[Cell]:
         words.blocks(row),
         verdict_badge(row["verdict"], row["registration_status"]),
         row["forecast"],
+        row["replication"],
+        f"{row['unexplained_share']:+.1%}" if row["unexplained_share"] is not None else None,
+        words.percent(row["efficiency"]),
         link(f"@/runs/{page_of(row)}/", row["run_id"]),
     ]
 
 
 _RATIO_HEAD: Final = (
     "Model, platform", "Prefix / hops", "Ratio", "95 % t interval", "Blocks", "Verdict",
-    "Forecast", "Run",
+    "Forecast", "Replication", "Unexplained", "Efficiency", "Run",
 )  # fmt: skip
 
 
@@ -260,6 +269,9 @@ FRAGMENTS: Final[Mapping[str, Callable[[Context], str]]] = {
     "local": _local,
     "targets": _targets,
     "target-chart": _target_chart,
+    "evidence": lambda context: evidence.walk(context.database),
+    "ledger": lambda context: evidence.ledger(context.database),
+    "replications": lambda context: evidence.replications(context.database),
     "runs": _run_list,
     "skipped": _skipped,
     "downloads": _downloads,

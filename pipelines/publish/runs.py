@@ -9,6 +9,7 @@ from typing import Final
 
 from pipelines import words
 from pipelines.database import Database, Row
+from pipelines.publish.equivalence import equivalence_section, free_output
 from pipelines.publish.figures import run_blocks, write_figure
 from pipelines.publish.markup import (
     Cell,
@@ -20,15 +21,16 @@ from pipelines.publish.markup import (
     table,
     verdict_badge,
 )
+from pipelines.publish.waterfall import write_waterfalls
 
 _IDENTITY: Final = (
     "status", "status_reason", "started_at", "ended_at", "sweep", "order_seed", "blocks_planned",
     "platform", "machine_key", "harness_version", "harness_commit", "harness_tree",
-    "harness_dirty",
+    "harness_dirty", "runner_tree", "n_resumed", "waited_quiet_s",
 )  # fmt: skip
 _REGISTRATION: Final = (
     "registration_status", "registration_reason", "expectation_id", "expectation_digest",
-    "expectation_commit",
+    "expectation_commit", "ledger_start",
 )  # fmt: skip
 _ENGINE: Final = (
     "binding_version", "llama_cpp_commit", "library_sha256", "cmake_flags", "system_info",
@@ -52,12 +54,14 @@ def write_run_pages(database: Database, staged: Path) -> None:
     """Write a page and a figure for every run into the staged source of the site."""
     for run in database.rows("from run order by platform, run_id"):
         name = page_of(run)
-        write_figure(staged / "figures", f"run-{name}", run_blocks(database, run["run_id"]))
+        figures = staged / "figures"
+        write_figure(figures, f"run-{name}", run_blocks(database, run["run_id"]))
+        falls = write_waterfalls(database, run["run_id"], f"run-{name}", figures)
         path = staged / "runs" / f"{name}.md"
-        path.write_text(_page(database, run, f"run-{name}"), encoding="utf-8")
+        path.write_text(_page(database, run, f"run-{name}", falls), encoding="utf-8")
 
 
-def _page(database: Database, run: Row, figure_id: str) -> str:
+def _page(database: Database, run: Row, figure_id: str, falls: list[str]) -> str:
     title = f"Run {run['run_id']}"
     kind = "Published" if run["published"] else "Local, not published"
     shape = words.weights(run)
@@ -68,10 +72,14 @@ def _page(database: Database, run: Row, figure_id: str) -> str:
         f"<p>{badge(run['registration_status']).text} {kind}. {shape}</p>\n",
         "## Verdicts\n", _verdicts(database, run["run_id"]), "",
         "## Ratios\n", _ratios(database, run["run_id"]), "",
+        "## What the model would say freely\n", equivalence_section(database, run["run_id"]), "",
         "## Every block\n", chart(figure_id, label), "", _blocks(database, run["run_id"]), "",
-        "## Where the saved time comes from\n", _hops_times_ttft(database, run["run_id"]), "",
+        _order(database, run["run_id"]), "",
+        "## Where the saved time comes from\n", *falls, "",
+        _ceilings(database, run["run_id"]), "", _hops_times_ttft(database, run["run_id"]), "",
         _closure(database, run["run_id"]), "",
         "## Registration\n", _facts("Registration", run, _REGISTRATION), "",
+        _ledger(database, run["run_id"]), "",
         "## Reproduce\n", facts("Command", [("command", code(run["command"]))]), "",
         "## Checks\n", _checks(database, run["run_id"]), "",
         "## Engine and model\n", _facts("Engine and model", run, _ENGINE), "",
@@ -104,8 +112,7 @@ def _verdicts(database: Database, run_id: str) -> str:
     head = ("Prefix / hops", "Baseline", "Role", "Verdict", "Forecast", "In a sentence")
     lines = (
         [
-            words.point(row), row["baseline"], row["role"],
-            verdict_badge(row["verdict"], row["registration_status"]), row["forecast"],
+            words.point(row), row["baseline"], row["role"], _verdict(row), row["forecast"],
             row["sentence"],
         ]
         for row in rows
@@ -116,19 +123,21 @@ def _verdicts(database: Database, run_id: str) -> str:
 def _ratios(database: Database, run_id: str) -> str:
     rows = database.rows(
         """
-        select q.*, v.verdict, v.forecast, v.sentence, v.forecast_low, v.forecast_high,
-               r.registration_status
+        select q.*, v.verdict, v.forecast, v.sentence, v.role, r.registration_status,
+               e.short, e.control_holds
         from ratios q join run r using (run_id)
         left join verdicts v on v.run_id = q.run_id and v.point = q.point
             and v.baseline = q.baseline and q.measure = 'whole session'
         left join measures m using (measure)
+        left join equivalence_points e on e.run_id = q.run_id and e.point = q.point
+            and e.comparison = 'free'
         where q.run_id = ? order by m.position, q.n_hops, q.n_prefix, q.baseline
         """,
         [run_id],
     )
     head = (
         "Prefix / hops", "Times", "Baseline", "Ratio", "95 % t interval", "Exact median interval",
-        "Ratio of totals", "Saved a block", "Blocks", "Verdict", "No interval because",
+        "Ratio of totals", "Saved a block", "Blocks", "Verdict", "Free output", "Remark",
     )  # fmt: skip
     return table("Baseline time / live KV time", head, map(_ratio_row, rows))
 
@@ -138,11 +147,79 @@ def _ratio_row(row: Row) -> list[Cell]:
     return [
         words.point(row), row["measure"], row["baseline"], words.ratio(row["ratio"]),
         words.interval(row["low"], row["high"]),
-        words.interval(row["median_low"], row["median_high"]), words.ratio(row["total_ratio"]),
+        words.interval(row["median_low"], row["median_high"]), _totals(row),
         words.seconds(row["saved_s"]), words.blocks(row),
-        verdict_badge(row["verdict"], row["registration_status"]) if primary else None,
-        row["reason"],
+        _verdict(row) if primary else None, free_output(row) if primary else None, row["reason"],
     ]  # fmt: skip
+
+
+def _totals(row: Row) -> str:
+    within = words.interval(row["total_low"], row["total_high"])
+    return f"{words.ratio(row['total_ratio'])} ({within})"
+
+
+def _verdict(row: Row) -> Cell:
+    # A/A makes no claim; only a gate of the whole run can say something of it.
+    if row["role"] == "a/a" and row["verdict"] is None:
+        return badge("A/A")
+    return verdict_badge(row["verdict"], row["registration_status"])
+
+
+def _order(database: Database, run_id: str) -> str:
+    rows = database.rows("from order_effects where run_id = ? order by point, baseline", [run_id])
+    if not rows:
+        return ""
+    head = ("Point", "Baseline", "First of the two: live KV, baseline", "In a sentence")
+    lines = (
+        [
+            row["point"], row["baseline"],
+            f"{row['n_treatment_first']}, {row['n_baseline_first']} blocks", row["sentence"],
+        ]
+        for row in rows
+    )  # fmt: skip
+    return folded("Does the order matter?", table("Order within a block", head, lines))
+
+
+def _ceilings(database: Database, run_id: str) -> str:
+    rows = database.rows(
+        """
+        select c.*, q.n_prefix, q.n_hops, q.ratio from ceilings c
+        join ratios q using (run_id, point, baseline)
+        where c.run_id = ? and q.measure = 'whole session'
+        order by q.n_hops, q.n_prefix, c.baseline
+        """,
+        [run_id],
+    )
+    head = (
+        "Prefix / hops", "Baseline", "Ratio", "Ceiling", "95 % t interval",
+        "Efficiency = ratio / ceiling", "95 % t interval", "No ceiling because",
+    )  # fmt: skip
+    lines = (
+        [
+            words.point(row), row["baseline"], words.ratio(row["ratio"]),
+            words.ratio(row["ceiling"]), words.interval(row["ceiling_low"], row["ceiling_high"]),
+            words.percent(row["efficiency"]),
+            words.interval(row["efficiency_low"], row["efficiency_high"]), row["reason"],
+        ]
+        for row in rows
+    )  # fmt: skip
+    caption = "What exact token counts and calibrated costs allow, and how near the ratio comes"
+    return table(caption, head, lines)
+
+
+def _ledger(database: Database, run_id: str) -> str:
+    rows = database.rows("from ledger where run_id = ? order by machine_key, seq", [run_id])
+    if not rows:
+        return "This run stands in no ledger."
+    head = ("Line", "Event", "Written", "Reason", "Its SHA-256")
+    lines = (
+        [
+            row["seq"], row["event"], f"{row['written_at']:%Y-%m-%d %H:%M:%S} UTC",
+            row["reason"], code(row["hash"]),
+        ]
+        for row in rows
+    )  # fmt: skip
+    return table("What the ledger of the machine says of this run", head, lines)
 
 
 def _blocks(database: Database, run_id: str) -> str:

@@ -1,19 +1,32 @@
 -- Per platform, model and point the newest complete run, a registered one before any other; whole
--- session only, published and local runs apart.
+-- session only, published and local runs apart. A/A is no baseline: it stays in `ratios`.
+-- `replication` is NULL where the run is no evidence, `explained` where closure is not known.
+-- `is_headline`: evidence, and what was saved adds up where the expectation asks for that.
 create or replace view headline as
 select
     r.run_id, r.platform, r.model_id, r.model_name, r.model_kind, r.output_meaningful, r.published,
     r.registration_status, r.started_at, r.cpu, r.gpu,
     q.point, q.workload, q.n_prefix, q.n_hops, q.baseline, q.measure,
     q.n_blocks, q.n_void, q.ratio, q.low, q.high,
-    v.role, v.verdict, v.forecast, v.sentence, coalesce(v.evidence, false) as evidence
+    v.role, v.verdict, v.forecast, v.sentence, coalesce(v.evidence, false) as evidence,
+    p.state as replication, c.explained, c.within_bound, c.unexplained_share, x.efficiency,
+    coalesce(v.evidence, false) and (
+        e.unexplained_max is null or coalesce(c.tokens_not_evaluated = 0, false)
+        or coalesce(c.within_bound, false)) as is_headline
 from ratios q
 join run r using (run_id)
 left join verdicts v using (run_id, point, baseline)
+left join replications p on p.point = q.point and p.baseline = q.baseline
+    and p.published = r.published and list_contains(p.runs, r.run_id)
+left join closure_points c on c.run_id = q.run_id and c.point = q.point and c.baseline = q.baseline
+left join ceilings x on x.run_id = q.run_id and x.point = q.point and x.baseline = q.baseline
+left join expectations e on e.digest = r.expectation_digest
 where r.status = 'complete' and q.measure = 'whole session'
+    and coalesce(v.role <> 'a/a', true)
 qualify row_number() over (
     partition by r.platform, r.model_id, q.point, q.baseline, r.published
-    order by r.registration_status = 'registered' desc, r.started_at desc, r.run_id desc) = 1;
+    order by r.registration_status = 'registered' desc, r.started_at desc, r.run_id desc) = 1
+order by r.platform, r.model_id, q.n_hops, q.n_prefix, q.point, q.baseline, r.published desc;
 
 -- Each published figure with ours beside it. `comparable` says whether platform and model are those
 -- of the figure; the machine never is, so even then it orients and proves nothing.
@@ -22,8 +35,8 @@ select
     t.id as target_id, t.mechanism, t.times, t.setting, t.platform as target_platform,
     t.model as target_model, t.hardware, t.nominal_prefix, t.measured_prefix, t.hops,
     t.low as target_low, t.high as target_high, t.figure, t.source, t.cited,
-    h.run_id, h.platform, h.model_id, h.point, h.ratio, h.low, h.high, h.n_blocks,
-    h.verdict, h.forecast, h.published, h.registration_status,
+    h.run_id, h.platform, h.model_id, h.point, h.baseline, h.ratio, h.low, h.high, h.n_blocks,
+    h.verdict, h.forecast, h.published, h.registration_status, h.replication, h.explained,
     case
         when h.run_id is null then null
         when h.platform <> t.platform then 'another platform'

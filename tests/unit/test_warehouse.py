@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from synthetic import World, write_run
+from synthetic import REPEATED, World, usual_forecasts, write_expectation, write_run
 from typer.testing import CliRunner
 
 from pipelines import cli
@@ -185,6 +185,11 @@ def _reuse_in_baseline(row: dict[str, Any]) -> None:
         row["n_reused"] = 1
 
 
+def _forgot(row: dict[str, Any]) -> None:
+    if row["arm"] == "live_kv" and row["block"] == 0 and row["hop"] == 2:
+        row["n_reused"] -= 1
+
+
 def _other_input(row: dict[str, Any]) -> None:
     if row["arm"] == "live_kv" and row["block"] == 0 and row["hop"] == 3:
         row["digest_in"] = "something else"
@@ -211,6 +216,7 @@ def _truncate(row: dict[str, Any]) -> None:
     [
         (_break_receipt, "live_kv hop 2: 57 tokens evaluated, 56 expected"),
         (_reuse_in_baseline, "reprefill hop 1"),
+        (_forgot, "live_kv hop 2: 56 tokens evaluated, 56 expected; 449 reused, 450 expected"),
         (_other_input, "differ in their tokens at hop 3"),
         (_other_output, "differ in their tokens at hop 0"),
         (_skip_hop, "live_kv has 4 turns, 5 expected"),
@@ -226,6 +232,46 @@ def test_sabotage_in_a_hop_voids_the_block_with_its_reason(
     assert said in void["reason"]
     (row,) = _rows(tmp_path, "from ratios where measure = 'whole session'")
     assert (row["n_blocks"], row["n_void"]) == (9, 1)
+
+
+def test_a_a_holds_the_receipts_of_the_treatment(tmp_path: Path) -> None:
+    def forgot(row: dict[str, Any]) -> None:
+        if row["arm"] == "live_kv_again" and row["block"] == 3 and row["hop"] == 1:
+            row["n_reused"] = 0
+
+    _published(tmp_path, arms=REPEATED, edit_hop=forgot)
+    (void,) = _rows(tmp_path, "from block_pairs where not usable")
+    assert (void["baseline"], void["block"]) == ("live_kv_again", 3)
+    assert void["reason"].startswith("live_kv_again hop 1:")
+
+
+def test_an_arm_without_a_receipt_rule_is_never_usable(tmp_path: Path) -> None:
+    _published(tmp_path, arms=("live_kv", "reprefill", "newcomer"))
+    found = _rows(tmp_path, "select distinct baseline, usable, reason from block_pairs order by 1")
+    assert [(row["baseline"], row["usable"]) for row in found] == [
+        ("newcomer", False),
+        ("reprefill", True),
+    ]
+    assert "newcomer has no receipt rule" in found[0]["reason"]
+
+
+def test_repeats_in_a_block_and_more_hops_narrow_nothing(tmp_path: Path) -> None:
+    def repeated(row: dict[str, Any]) -> None:
+        row.update(n_repeats=7, repeat_wall_s=[row["wall_s"]] * 7)
+
+    def cut(row: dict[str, Any]) -> None:
+        row["wall_s"] = (2.0 if row["arm"] == "reprefill" else 1.0) + 0.01 * (row["block"] % 3)
+
+    once, often = tmp_path / "once", tmp_path / "often"
+    _published(once)
+    _published(often, edit_block=repeated)
+    assert _rows(once, "from ratios") == _rows(often, "from ratios")
+    few, many = tmp_path / "few", tmp_path / "many"
+    for root, hops in ((few, 1), (many, 9)):
+        world = World(points=(Point(prefix=363, hops=hops),), edit_block=cut)
+        write_run(Layout(root).published, world)
+    query = "select n_blocks, ratio, low, high from ratios where measure = 'whole session'"
+    assert _rows(few, query) == _rows(many, query)
 
 
 def _failed(row: dict[str, Any]) -> None:
@@ -287,6 +333,29 @@ def test_a_registered_run_is_not_displaced_by_a_newer_exploratory_one(tmp_path: 
     assert [row["run_id"] for row in _rows(tmp_path, "from headline")] == ["old"]
 
 
+def test_headline_says_what_closure_knows(tmp_path: Path) -> None:
+    _published(tmp_path)
+    (row,) = _rows(tmp_path, "from headline")
+    assert (row["explained"], row["replication"]) == (None, None)
+    with duckdb.connect(str(Layout(tmp_path).database)) as connection:
+        connection.execute("update closure_points set explained = false")
+        (found,) = connection.execute("select explained from headline").fetchall()
+    assert found == (False,)
+
+
+def test_two_builds_hold_the_same_rows(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    name, digest = write_expectation(layout.data, *usual_forecasts(), repeat_arm="live_kv_again")
+    # More blocks than the sign flip tries exactly: what is drawn must be drawn the same.
+    world = World(n_blocks=15, arms=REPEATED, registration_status="registered")
+    world.expectation_id, world.expectation_digest = name, digest
+    write_run(layout.published, world)
+    tables = ("ratios", "verdicts", "order_effects", "replications", "headline")
+    first = [_rows(tmp_path, f"from {table}") for table in tables]
+    assert first == [_rows(tmp_path, f"from {table}") for table in tables]
+    assert all(first)
+
+
 def test_a_failed_build_keeps_the_old_file(tmp_path: Path) -> None:
     _published(tmp_path)
     before = _build(tmp_path).path.read_bytes()
@@ -305,6 +374,7 @@ def test_the_file_opens_in_plain_duckdb(tmp_path: Path) -> None:
         assert len(connection.execute("from ratios").fetchall()) == 4
         tables = {row[0] for row in connection.execute("show tables").fetchall()}
     assert {"run", "blocks", "hops", "checks", "verdicts", "closure", "block_pairs"} <= tables
+    assert {"order_effects", "replications", "headline", "arm_rules"} <= tables
 
 
 @pytest.fixture
