@@ -1,8 +1,9 @@
 """Every published figure once more, from Parquet: the same, to the last page, or said where not.
 
-Four comparisons. The site is built twice and must be the same, byte for byte. The figures must be
+Five comparisons. The site is built twice and must be the same, byte for byte. The figures must be
 those of ``data/figures.csv``, which was committed with the runs. Each primary ratio must come out
-of Parquet again without SQL. A site that was built before must be what the data gives now.
+of Parquet again without SQL. A site that was built before must be what the data gives now. And git must still
+say that each expectation came before its run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from scipy import stats
 from pipelines.database import Database, Row, open_database
 from pipelines.paths import Layout
 from pipelines.publish.site import build_site
+from pipelines.recheck import recheck
 from pipelines.warehouse import shown
 from runner.errors import EnvironmentProblem, LivekvError
 
@@ -74,6 +76,7 @@ def rederive_all(layout: Layout, console: Console, *, update: bool = False) -> N
                 *without_sql(database, layout.published),
                 *_trees(first.built, second.built, "two builds of the same data differ"),
                 *_against_site(layout, first),
+                *_against_history(database, layout.root, console),
             ]
     for fault in faults:
         console.print(f"differs: {fault}", highlight=False, markup=False)
@@ -170,6 +173,18 @@ def _trees(left: Path, right: Path, what: str) -> Iterator[str]:
 
 def _files(root: Path) -> Iterator[Path]:
     return (path for path in root.rglob("*") if path.is_file())
+
+
+def _against_history(database: Database, root: Path, console: Console) -> Iterator[str]:
+    """What git says now of the runs that were registered; silence of git is no fault of a run."""
+    for row in database.rows("from run where published order by run_id"):
+        if row["registration_status"] != "registered":
+            continue
+        said = recheck(root, row)
+        if said.status == "cannot be checked":
+            console.print(f"{row['run_id']}: {said.reason}", highlight=False, markup=False)
+        elif said.status != "registered":
+            yield f"{row['run_id']} is {said.status}: {said.reason}"
 
 
 def _against_site(layout: Layout, fresh: Layout) -> Iterator[str]:

@@ -105,6 +105,11 @@ class Runs:
         self.starts: dict[str, Start] = {}
         self.closed: dict[str, End | Abort] = {}
 
+    @property
+    def open(self) -> set[str]:
+        """Runs that were started and neither ended nor aborted."""
+        return set(self.starts) - set(self.closed)
+
     def take(self, record: Record) -> None:
         """Add `record`.
 

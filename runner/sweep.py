@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from runner import catalog
+from runner import catalog, records
 from runner.bench.calibration import calibration_job
 from runner.bench.contention import wait_quiet
 from runner.bench.inputs import changed, identity
@@ -53,6 +53,8 @@ def run_sweep(request: Request, console: Console) -> None:
         Interrupted: Ctrl-C or SIGTERM.
     """
     out = request.out or DEFAULT_OUT
+    if request.resume and _say_end(out, request.resume, console):
+        return
     journal = find_unfinished(out, request.resume) if request.resume else None
     plan = journal.plan() if journal else make_plan(request)
     if journal:
@@ -81,6 +83,18 @@ def run_sweep(request: Request, console: Console) -> None:
         drawer.end(folder)
     said = f"run {plan.run_id} is in {folder}"
     console.print(said, highlight=False, markup=False, soft_wrap=True)
+
+
+def _say_end(out: Path, name: str, console: Console) -> bool:
+    """Give a complete run the END it lost when its runner was killed in between."""
+    for path in out.glob(f"*/{name}/run.parquet"):
+        (row,) = records.read_table(path).to_pylist()
+        ledger = Ledger(LEDGERS, row["machine_key"])
+        if row["registration_status"] == "registered" and name in ledger.contents().runs.open:
+            ledger.end(name, file_digests(path.parent))
+            console.print(f"run {name} was complete; its ledger says so now", highlight=False)
+            return True
+    return False
 
 
 class _Drawer:

@@ -308,6 +308,24 @@ def test_an_interrupted_registered_run_stays_open_until_it_is_gone_on_with(
     assert run["ledger_start"] == drawer.records[1].previous
 
 
+def test_a_run_that_was_killed_before_its_end_was_heard_gets_it_later(
+    drawer: Drawer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_: Path) -> dict[str, str]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeping, "file_digests", killed)
+        assert drawer.sweep.run(*POINT, "--blocks", "1")[0] == 130
+    assert drawer.events == ["START"]
+    name = drawer.sweep.folder.name
+    code, said, _ = drawer.sweep.run("--resume", name)
+    assert code == 0
+    assert f"run {name} was complete; its ledger says so now" in said
+    assert drawer.events == ["START", "END"]
+    assert drawer.records[1].files == file_digests(drawer.sweep.folder)
+
+
 def test_a_dry_run_prints_the_plan_and_runs_nothing(sweep: Cli) -> None:
     code, said, complaint = sweep.run(*POINT, "--blocks", "2", "--dry-run")
     assert (code, complaint) == (0, "")

@@ -141,3 +141,16 @@ def test_a_claim_of_registration_that_came_with_its_harness(tmp_path: Path) -> N
     status, reason = recheck(checkout.root, row)
     assert status == "broken"
     assert "together with runner/harness.py" in reason
+
+
+def test_a_claim_of_registration_where_a_result_was_there_before(tmp_path: Path) -> None:
+    checkout = bare_checkout(tmp_path / "here")
+    checkout.add_run("loop")
+    checkout.commit()
+    checkout.write(NAME, TEXT)
+    checkout.commit()
+    checkout.commit()
+    row = row_of(checkout.check(), registration_status="registered")
+    status, reason = recheck(checkout.root, row)
+    assert status == "broken"
+    assert "data/runs/cpu/r1/run.parquet was there" in reason
