@@ -2,8 +2,8 @@
 
 Five comparisons. The site is built twice and must be the same, byte for byte. The figures must be
 those of ``data/figures.csv``, which was committed with the runs. Each primary ratio must come out
-of Parquet again without SQL. A site that was built before must be what the data gives now. And git must still
-say that each expectation came before its run.
+of Parquet again without SQL. A site that was built before must be what the data gives now. And git
+must still say that each expectation came before its run.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pipelines.analysis.parity import Parity
 from pipelines.analysis.repeat import Repeat
@@ -79,4 +80,39 @@ def _parity_gate(parities: Mapping[str, Parity]) -> str | None:
     for parity in parities.values():
         if not parity.shown:
             return f"the parity control failed: {parity.reason}"
+    return None
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What closure and ceiling say of a point; None where nothing is known, for `reason`."""
+
+    within_bound: bool | None
+    share: float | None
+    efficiency_low: float | None
+    reason: str | None
+
+
+def saving_gate(expectation: Expectation, found: Saving) -> str | None:
+    """Why a point may not be said to save time: what it saved does not add up.
+
+    Asked of a confirmed claim only: where nothing was saved there is nothing to explain. Time saved
+    in decode is a part that closure takes as measured. The ceiling does not: both arms decode the
+    same tokens at the same depths.
+    """
+    bound = expectation.unexplained_max
+    if bound is None:
+        return None
+    if found.within_bound is None or found.share is None or found.efficiency_low is None:
+        return f"the saving is not explained: {found.reason or 'nothing is known of it'}"
+    if not found.within_bound:
+        return (
+            f"the saving is not explained: calibrated costs leave {found.share:.0%} of it open,"
+            f" and to within {bound:.0%} was registered"
+        )
+    if found.efficiency_low > 1 + bound:
+        return (
+            f"the saving is not explained: the ratio is at least {found.efficiency_low:.2f} times"
+            " what its tokens allow at calibrated costs"
+        )
     return None

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelines.analysis import verdicts
 from pipelines.analysis.derive import PRIMARY, insert_row
-from pipelines.analysis.gates import run_gate
+from pipelines.analysis.gates import Saving, run_gate, saving_gate
 from pipelines.analysis.multiplicity import adjusted_claims
 from pipelines.analysis.parity import Parity, equivalence
 from pipelines.analysis.ratios import Floats, log_ratios, summarise
@@ -41,8 +41,12 @@ order by r.platform, r.run_id
 """
 
 _POINTS: Final = """
-select i.point, i.baseline, a.repeats is not null, i.base_s, i.treat_s
-from ratio_inputs i left join arm_rules a on a.arm = i.baseline
+select i.point, i.baseline, a.repeats is not null, i.base_s, i.treat_s,
+       c.within_bound, c.unexplained_share, e.efficiency_low, c.reason
+from ratio_inputs i
+left join arm_rules a on a.arm = i.baseline
+left join closure_points c using (run_id, point, baseline)
+left join ceilings e using (run_id, point, baseline)
 where i.measure = ? and i.run_id = ?
 """
 
@@ -70,6 +74,7 @@ class _Pair:
     repeat: bool
     base_s: Floats
     treat_s: Floats
+    saving: Saving
 
     @property
     def d(self) -> Floats:
@@ -102,7 +107,10 @@ def insert_verdicts(con: duckdb.DuckDBPyConnection, files: Sequence[ExpectationF
 
 def _pairs(con: duckdb.DuckDBPyConnection, run_id: str) -> list[_Pair]:
     rows = con.execute(_POINTS, [PRIMARY, run_id]).fetchall()
-    return [_Pair(p, b, a, np.array(x, float), np.array(t, float)) for p, b, a, x, t in rows]
+    return [
+        _Pair(p, b, a, np.array(x, float), np.array(t, float), Saving(*saving))
+        for p, b, a, x, t, *saving in rows
+    ]
 
 
 def _judge_run(
@@ -183,6 +191,9 @@ def _judged(
         if gate is not None
         else verdicts.judge(expectation, forecast, found, parity, p[1])
     )
+    if said.verdict == "CONFIRMED" and forecast.threshold is not None:
+        refusal = saving_gate(expectation, pair.saving)
+        said = said if refusal is None else verdicts.invalid(refusal)
     return _row(pair, said, role=forecast.role, forecast=forecast, parity=parity, p=p)
 
 

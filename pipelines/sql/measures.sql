@@ -73,11 +73,12 @@ left join pair_measures x on x.run_id = p.run_id and x.point = p.point
 group by p.run_id, p.point, p.baseline, p.treatment, p.n_prefix, p.n_hops
 order by p.run_id, p.baseline, p.n_prefix, p.n_hops, p.point;
 
--- Share of each run's rounds (a point in a block) in which some pair may not be used.
+-- Share of each run's rounds (a point in a block) in which some pair may not be used. A round that
+-- was planned and is not there is one of them.
 create or replace view void_shares as
 with rounds as (
     select run_id, point, block, bool_and(usable) as usable from block_pairs group by all
 )
-select run_id, count(*) as n_rounds, count(*) filter (not usable) as n_void,
-       n_void / n_rounds as share
-from rounds group by all;
+select run_id, greatest(count(*), any_value(blocks_planned) * count(distinct point)) as n_rounds,
+       n_rounds - count(*) filter (usable) as n_void, n_void / n_rounds as share
+from rounds join run using (run_id) group by run_id;
