@@ -18,6 +18,7 @@ import pytest
 
 from runner import cli, records
 from runner import sweep as sweeping
+from runner.bench import isolated
 from runner.bench.isolated import JobDied
 from runner.building import EngineBuild
 from runner.entries import read_ledger
@@ -287,7 +288,7 @@ def test_a_registered_run_without_a_result_is_aborted_with_its_reason(
 def test_an_interrupted_registered_run_stays_open_until_it_is_gone_on_with(
     drawer: Drawer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = sweeping.call
+    real = isolated.call
     calls = 0
 
     def interrupting(*given: Any, **named: Any) -> dict[str, Any]:
@@ -517,7 +518,7 @@ def test_a_model_that_is_exchanged_during_a_run_fails_its_steps(
 ) -> None:
     model = tmp_path / "model.gguf"
     model.write_bytes(tiny_model("llama").read_bytes())
-    real = sweeping.call
+    real = isolated.call
     calls = 0
 
     def exchanging(*given: Any, **named: Any) -> dict[str, Any]:
