@@ -180,6 +180,28 @@ _STEPS: Final = (
 )
 
 
+def planted(database: Database) -> str:
+    """Slowdowns of known size, made on a real machine, and what came out of the pipeline."""
+    rows = database.rows("from planted where published")
+    if not rows:
+        return "None is published yet."
+    head = (
+        "Slowed by", "Model, platform", "Prefix / hops", "Ratio found", "95 % t interval", "Blocks",
+        "Recovered", "Run",
+    )  # fmt: skip
+    lines = (
+        [
+            words.percent(row["planted_ratio"] - 1), f"{row['model_id']}, {row['platform']}",
+            words.point(row), f"{row['ratio']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}",
+            words.blocks(row), words.yes(bool(row["recovered"])),
+            link(f"@/runs/{page_of(row)}/", row["run_id"]),
+        ]
+        for row in rows
+        if row["low"] is not None
+    )  # fmt: skip
+    return table("Live KV slowed on purpose, by the whole pipeline unchanged", head, lines)
+
+
 def ledger(database: Database) -> str:
     """The balance of every machine's ledger, and every run that one names."""
     runs = database.rows("from ledger_runs order by started_at, machine_key, run_id")

@@ -270,6 +270,7 @@ FRAGMENTS: Final[Mapping[str, Callable[[Context], str]]] = {
     "targets": _targets,
     "target-chart": _target_chart,
     "evidence": lambda context: evidence.walk(context.database),
+    "planted": lambda context: evidence.planted(context.database),
     "ledger": lambda context: evidence.ledger(context.database),
     "replications": lambda context: evidence.replications(context.database),
     "runs": _run_list,

@@ -1,14 +1,16 @@
 -- Receipts and pairs: which blocks may be compared, and why the others may not.
 
 -- What each arm is about, as far as receipts and pairs go. `repeats`: the arm is that one once more
--- (A/A): a baseline to the same machinery, and never one to a reader.
-create or replace table arm_rules (arm varchar, state_kept boolean, repeats varchar);
+-- (A/A). `planted`: the arm is slower than live KV by that share, on purpose. Both are baselines to
+-- the same machinery, and never to a reader.
+create or replace table arm_rules (
+    arm varchar, state_kept boolean, repeats varchar, planted double);
 insert into arm_rules values
-    ('live_kv', true, null),
-    ('live_kv_again', true, 'live_kv'),
-    ('live_kv_slowed_5', true, null),
-    ('live_kv_slowed_20', true, null),
-    ('reprefill', false, null);
+    ('live_kv', true, null, null),
+    ('live_kv_again', true, 'live_kv', null),
+    ('live_kv_slowed_5', true, null, 0.05),
+    ('live_kv_slowed_20', true, null, 0.20),
+    ('reprefill', false, null, null);
 
 -- What the scripted workload says each hop must have cost, in tokens the backend computed.
 -- A turn that gets m tokens to feed and generates g evaluates m + (g - 1): the last generated

@@ -1,5 +1,6 @@
 -- Per platform, model and point the newest complete run, a registered one before any other; whole
--- session only, published and local runs apart. A/A is no baseline: it stays in `ratios`.
+-- session only, published and local runs apart. A/A and planted slowdowns are no baselines: they
+-- stay in `ratios`.
 -- `replication` is NULL where the run is no evidence, `explained` where closure is not known.
 -- `is_headline`: evidence, and what was saved adds up where the expectation asks for that.
 create or replace view headline as
@@ -16,17 +17,28 @@ select
 from ratios q
 join run r using (run_id)
 left join verdicts v using (run_id, point, baseline)
+join arm_rules a on a.arm = q.baseline
 left join replications p on p.point = q.point and p.baseline = q.baseline
     and p.published = r.published and list_contains(p.runs, r.run_id)
 left join closure_points c on c.run_id = q.run_id and c.point = q.point and c.baseline = q.baseline
 left join ceilings x on x.run_id = q.run_id and x.point = q.point and x.baseline = q.baseline
 left join expectations e on e.digest = r.expectation_digest
 where r.status = 'complete' and q.measure = 'whole session'
-    and coalesce(v.role <> 'a/a', true)
+    and a.repeats is null and a.planted is null
 qualify row_number() over (
     partition by r.platform, r.model_id, q.point, q.baseline, r.published
     order by r.registration_status = 'registered' desc, r.started_at desc, r.run_id desc) = 1
 order by r.platform, r.model_id, q.n_hops, q.n_prefix, q.point, q.baseline, r.published desc;
+
+-- A slowdown of known size, and whether the whole pipeline found it: newest run first.
+create or replace view planted as
+select
+    r.run_id, r.platform, r.model_id, r.published, r.started_at, q.point, q.n_prefix, q.n_hops,
+    q.baseline, 1 + a.planted as planted_ratio, q.n_blocks, q.n_void, q.ratio, q.low, q.high,
+    planted_ratio between q.low and q.high as recovered
+from ratios q join run r using (run_id) join arm_rules a on a.arm = q.baseline
+where a.planted is not null and q.measure = 'whole session' and r.status = 'complete'
+order by r.started_at desc, r.run_id, q.n_hops, q.n_prefix, a.planted;
 
 -- Each published figure with ours beside it. `comparable` says whether platform and model are those
 -- of the figure; the machine never is, so even then it orients and proves nothing.
