@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from html import escape
 from typing import Final
 
@@ -10,7 +11,7 @@ from pipelines.database import Database, Row
 from pipelines.publish.markup import Cell, badge, code, facts, link, table, verdict_badge
 from pipelines.publish.runs import page_of
 
-# The longest primary point of the newest published run under an expectation: the number most read.
+# The longest primary point of the newest published run that is evidence: the number most read.
 _NUMBER: Final = """
 select h.*, e.title, e.claim, e.negative, e.blocks_min, e.parity_margin, e.id as expectation,
        r.expectation_commit, r.expectation_digest, r.harness_commit, r.command, r.machine_key,
@@ -20,7 +21,9 @@ join run r using (run_id)
 join verdicts v using (run_id, point, baseline)
 join expectations e on e.digest = r.expectation_digest
 where h.published and h.registration_status = 'registered'
-order by v.role = 'primary' desc, h.started_at desc, h.n_hops desc, h.n_prefix desc limit 1
+order by h.evidence desc, v.role = 'primary' desc, h.output_meaningful desc, h.started_at desc,
+    h.n_hops desc, h.n_prefix desc
+limit 1
 """
 
 
@@ -189,7 +192,7 @@ def planted(database: Database) -> str:
         "Slowed by", "Model, platform", "Prefix / hops", "Ratio found", "95 % t interval", "Blocks",
         "Recovered", "Run",
     )  # fmt: skip
-    lines = (
+    lines: Iterator[list[Cell]] = (
         [
             words.percent(row["planted_ratio"] - 1), f"{row['model_id']}, {row['platform']}",
             words.point(row), f"{row['ratio']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}",
