@@ -81,10 +81,10 @@ def test_receipts_are_exact(readings: dict[str, list[HopReading]]) -> None:
         name: [(r.turn.n_reused, r.turn.n_evaluated) for r in found]
         for name, found in readings.items()
     }
-    assert counts == {
-        "live_kv": [(0, 27 + 31), (58, 1 + 24 + 31)],
-        "reprefill": [(0, 27 + 31), (0, 83 + 31)],
-    }
+    assert counts.pop("reprefill") == [(0, 27 + 31), (0, 83 + 31)]
+    # The others are live KV under other names.
+    assert "live_kv" in counts
+    assert set(map(tuple, counts.values())) == {((0, 27 + 31), (58, 1 + 24 + 31))}
 
 
 def test_sessions_in_one_batch_say_what_each_says_alone(engine: Engine) -> None:

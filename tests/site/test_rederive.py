@@ -69,9 +69,8 @@ def test_a_number_edited_in_a_page_is_named_by_page(checkout: Layout) -> None:
     number = text.partition('class="lk-number">')[2][:4]
     assert number.replace(".", "").isdigit()
     page.write_text(text.replace(number, f"9{number[1:]}", 1), encoding="utf-8")
-    assert differences(checkout) == (
-        "differs: the built site is not what the data gives: index.html\n"
-    )
+    said = [line for line in differences(checkout).splitlines() if line.startswith("differs: ")]
+    assert said == ["differs: the built site is not what the data gives: index.html"]
 
 
 def test_figures_edited_on_record_are_named(checkout: Layout) -> None:
