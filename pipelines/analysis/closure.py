@@ -7,7 +7,7 @@ drifts out of both. A usable block without a calibration is left out and counted
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -24,9 +24,6 @@ from pipelines.analysis.unexplained import (
     no_closure,
 )
 from pipelines.expectations import ExpectationFile
-
-OUR_ENGINE: Final = frozenset({"live_kv", "live_kv_again", "reprefill"})
-"""Arms that run on the engine that is calibrated; the costs of another are not known."""
 
 _VIEWS: Final = Path(__file__).parents[1] / "sql" / "closure.sql"
 
@@ -49,6 +46,9 @@ create table ceilings (
     ceiling double, ceiling_low double, ceiling_high double,
     efficiency double, efficiency_low double, efficiency_high double, reason varchar)
 """
+
+# Every arm with a receipt rule runs on the engine that is calibrated; of another nothing is known.
+_OWN: Final = "select arm from arm_rules"
 
 _RUNS: Final = "select run_id, expectation_digest from run order by platform, run_id"
 
@@ -140,8 +140,10 @@ def _insert_run(con: duckdb.DuckDBPyConnection, run_id: str, bound: float) -> No
     for block, fit in fits.items():
         _insert(con, "calibration_fit", [(run_id, block, *row) for row in _fit_rows(fit)])
     blocks = _blocks(con, run_id)
+    own = {arm for (arm,) in con.execute(_OWN).fetchall()}
     for pair in con.execute(_POINTS, [run_id]).fetchall():
-        _insert_pair(con, (run_id, *pair), blocks.get(pair, []), fits, bound)
+        refusal = _no_prediction(pair[1], own, blocks.get(pair, []), fits)
+        _insert_pair(con, (run_id, *pair), blocks.get(pair, []), fits, bound, refusal)
 
 
 def _insert_pair(
@@ -150,9 +152,10 @@ def _insert_pair(
     blocks: Sequence[_Block],
     fits: Mapping[int, Costs | str],
     bound: float,
+    refusal: str | None,
 ) -> None:
     predicted, missing = _predict(blocks, fits)
-    reason = _no_prediction(key[2], blocks, fits) or (missing[0] if not predicted else None)
+    reason = refusal or (missing[0] if not predicted else None)
     closed: Closure
     allowed: Ceiling
     if reason is None:
@@ -169,10 +172,10 @@ def _insert_pair(
 
 
 def _no_prediction(
-    baseline: str, blocks: Sequence[_Block], fits: Mapping[int, Costs | str]
+    baseline: str, own: Set[str], blocks: Sequence[_Block], fits: Mapping[int, Costs | str]
 ) -> str | None:
     """Why a pair has no prediction, whatever its calibrations say."""
-    if baseline not in OUR_ENGINE:
+    if baseline not in own:
         return f"{baseline} does not run on the engine whose costs are calibrated"
     if not blocks:
         return "no usable block"
