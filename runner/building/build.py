@@ -20,6 +20,7 @@ from runner import catalog
 from runner.building import source, toolchain
 from runner.building.binding import ensure_binding
 from runner.building.devices import require_device
+from runner.building.mends import MENDS, mend
 from runner.building.ownbuild import EngineBuild, library_digest, take_own
 from runner.building.toolchain import Toolchain
 from runner.catalog import Platform
@@ -128,8 +129,9 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """The cache folder; a changed source, flag, compiler or native CPU is another folder."""
+        """The cache folder; a changed source, mend, flag, compiler or native CPU is another."""
         parts = [source.SDIST.sha256, *self.flags, *self.tools.identity]
+        parts += [text for one in MENDS for text in one]
         if _NATIVE in self.flags:
             parts.append(toolchain.cpu_features())
         key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
@@ -185,6 +187,7 @@ def _build(recipe: Recipe, folder: Path, console: Console) -> None:
     tree, build = work / "source", work / "build"
     with console.status("unpacking llama.cpp"):
         source.unpack_llama_cpp(tree, console)
+        mend(tree)
     log = _beside(folder, ".log")
     with (
         log.open("w", encoding="utf-8") as out,
@@ -200,6 +203,7 @@ def _build(recipe: Recipe, folder: Path, console: Console) -> None:
         "flags": recipe.flags,
         "toolchain": recipe.tools.identity,
         "source": source.SDIST.file,
+        "mended": [one.path for one in MENDS],
     }
     (work / _RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
     work.rename(folder)

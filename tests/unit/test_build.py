@@ -18,6 +18,7 @@ from rich.console import Console
 from runner import catalog, fetching
 from runner.building import build, devices, layout, source, toolchain
 from runner.building.build import Recipe, ensure_engine, library_digest
+from runner.building.mends import MENDS, Mend, mend
 from runner.building.toolchain import Toolchain
 from runner.errors import EnvironmentProblem, UsageError
 from runner.fetching import Artefact
@@ -60,6 +61,9 @@ def fake_tree(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> R
     def unpack(into: Path, console: Console) -> Path:
         into.mkdir(parents=True)
         (into / "CMakeLists.txt").write_text("")
+        for one in MENDS:
+            (into / one.path).parent.mkdir(parents=True)
+            (into / one.path).write_text(f"{{\n{one.before}}}\n")
         return into
 
     monkeypatch.setattr(source, "unpack_llama_cpp", unpack)
@@ -127,6 +131,27 @@ def test_a_build_needs_room(
         EnvironmentProblem, match=r"building llama\.cpp for cpu needs .* MB are free"
     ):
         build._built(fake_tree, console)
+
+
+def test_a_mended_line_stands_in_the_source_and_in_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Mend("ggml/a.cpp", "    load(&tc);\n", "    read(tc);\n    load(&tc);\n")
+    path = tmp_path / one.path
+    path.parent.mkdir()
+    path.write_text("f() {\n    load(&tc);\n}\n")
+    mend(tmp_path, (one,))
+    assert path.read_text() == "f() {\n    read(tc);\n    load(&tc);\n}\n"
+    folder = Recipe(CPU, TOOLS).folder
+    monkeypatch.setattr(build, "MENDS", (*MENDS, one))
+    assert Recipe(CPU, TOOLS).folder != folder
+
+
+@pytest.mark.parametrize("text", ["", "    load(&tc);\n    load(&tc);\n"])
+def test_a_source_with_another_line_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.cpp").write_text(text)
+    with pytest.raises(EnvironmentProblem, match=r"a\.cpp of llama\.cpp has .* [02] times"):
+        mend(tmp_path, (Mend("a.cpp", "    load(&tc);\n", "other"),))
 
 
 def test_flags_compiler_and_cpu_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
