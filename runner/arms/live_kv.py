@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from runner.arms.host import EngineHost, open_engine
 from runner.arms.meter import Meter
 from runner.catalog import Point
-from runner.engine.engine import Engine
+from runner.engine.parameters import LoadParameters
+from runner.serving.settings import ServerSettings
 from runner.workloads.tool_loop import Script
 
 
@@ -15,15 +17,21 @@ class LiveKv:
 
     name: ClassVar[str] = "live_kv"
     about: ClassVar[str] = "KV kept between hops; each hop computes the tool result only."
+    speaks_freely: ClassVar[bool] = False
 
     @staticmethod
     def prefill_tokens(point: Point) -> int:
         """See `Arm`."""
         return point.prefix + point.hops * (1 + point.result)
 
-    def run(self, engine: Engine, script: Script, meter: Meter) -> None:
+    @classmethod
+    def open(cls, parameters: LoadParameters, _: ServerSettings) -> EngineHost:
         """See `Arm`."""
-        with engine.session() as session, meter.session():
+        return open_engine(parameters)
+
+    def run(self, host: EngineHost, script: Script, meter: Meter) -> None:
+        """See `Arm`."""
+        with host.engine.session() as session, meter.session():
             for hop in script.hops:
                 meter.start_hop()
                 if hop.index == 0:

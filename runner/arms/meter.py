@@ -21,6 +21,8 @@ class HopReading:
     turn: Turn
     conversation: TokenIds
     """The ids the session really held after the turn, context and output."""
+    n_shared: int | None = None
+    """Tokens of the prompt that the arm had in KV before; None where the engine tells by itself."""
 
 
 class Meter:
@@ -52,9 +54,16 @@ class Meter:
         yield
         self._dawdle = None
 
-    def end_hop(self, index: int, n_new: int, turn: Turn, conversation: TokenIds) -> None:
+    def end_hop(
+        self,
+        index: int,
+        n_new: int,
+        turn: Turn,
+        conversation: TokenIds,
+        n_shared: int | None = None,
+    ) -> None:
         """The last thing an arm does for a hop; copies the ids after reading the clock."""
         if self._dawdle:
             self._dawdle(self._clock() - self._hop_started_at)
         wall_s = self._clock() - self._hop_started_at
-        self.readings.append(HopReading(index, n_new, wall_s, turn, conversation.copy()))
+        self.readings.append(HopReading(index, n_new, wall_s, turn, conversation.copy(), n_shared))

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import ClassVar
 
+from runner.arms.host import EngineHost
 from runner.arms.live_kv import LiveKv
 from runner.arms.meter import Meter
-from runner.engine.engine import Engine
 from runner.workloads.tool_loop import Script
 
 
@@ -18,10 +18,10 @@ class _Slowed(LiveKv):
     def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sleep = sleep
 
-    def run(self, engine: Engine, script: Script, meter: Meter) -> None:
+    def run(self, host: EngineHost, script: Script, meter: Meter) -> None:
         """See `Arm`."""
         with meter.dawdling(lambda hop_s: self._sleep(self.share * hop_s)):
-            super().run(engine, script, meter)
+            super().run(host, script, meter)
 
 
 class LiveKvSlowed5(_Slowed):

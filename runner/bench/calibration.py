@@ -25,9 +25,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from runner.arms.host import EngineHost
 from runner.bench.contention import Reader, Witness, read_sample
 from runner.bench.isolated import Job, serve
-from runner.bench.worker import load_parameters, warm_up
+from runner.bench.worker import load_parameters
 from runner.catalog import Point
 from runner.engine.backend import InvalidRequest, NativeBackend, TokenIds
 from runner.engine.engine import Engine
@@ -118,8 +119,9 @@ def measure(
     Raises:
         InvalidRequest: as `calibrate`.
     """
-    probe = _Probe(backend, job, chunk, clock)
-    warm_up(probe.engine, job["warmup_tokens"])
+    host = EngineHost(backend, clock)
+    host.warm_up(job["warmup_tokens"])
+    probe = _Probe(host.engine, job, chunk)
     started_at = datetime.now(UTC).isoformat()
     witness = Witness(read)
     with witness:
@@ -131,12 +133,12 @@ def measure(
 class _Probe:
     """The measurements of one calibration, on one backend."""
 
-    def __init__(self, backend: NativeBackend, job: Job, chunk: int, clock: Clock) -> None:
-        self.engine = Engine(backend, clock)
+    def __init__(self, engine: Engine, job: Job, chunk: int) -> None:
+        self.engine = engine
         self._n_hop: int = job["n_hop"]
         self._n_generate: int = job["n_generate"]
         self._round = self._n_hop + self._n_generate
-        n_ctx = backend.capabilities.n_ctx
+        n_ctx = engine.backend.capabilities.n_ctx
         largest = n_ctx // CHUNKS_MIN - self._round
         if largest < 1:
             raise InvalidRequest(

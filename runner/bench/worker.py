@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,17 @@ import numpy as np
 import psutil
 
 from runner.arms import ARMS, Arm
+from runner.arms.host import Host
 from runner.arms.meter import HopReading, Meter
 from runner.bench.contention import Reader, Witness, read_sample
 from runner.bench.isolated import Job, serve
 from runner.catalog import Point, choose
-from runner.engine.backend import NativeBackend
-from runner.engine.engine import Engine
 from runner.engine.llamacpp import LlamaCppBackend
 from runner.engine.parameters import LoadParameters
 from runner.engine.scheduler import Clock
 from runner.engine.states import token_digest
+from runner.serving.settings import ServerSettings
 from runner.workloads.tool_loop import Hop, Script, build_script
-
-WARMUP_TURN = 8
-"""Tokens generated at the end of a warm-up."""
 
 
 def load_parameters(job: Job) -> LoadParameters:
@@ -49,26 +46,38 @@ def run_block(job: Job) -> dict[str, Any]:
     """Run one arm once.
 
     Args:
-        job: ``load`` (LoadParameters), ``arm``, ``point``, ``seed``, ``warmup_tokens``.
+        job: ``load`` (LoadParameters), ``arm``, ``point``, ``seed``, ``warmup_tokens``; ``outputs``
+            where the script's turns are the model's own, ``server`` (ServerSettings) where an arm
+            runs on one.
 
     Returns:
         ``block`` and ``hops``: the measured columns of `records.BLOCKS` and `records.HOPS`.
     """
     arm = ARMS[choose("arm", job["arm"], ARMS)]()
+    parameters = load_parameters(job)
+    script = _script(job, parameters)
     started = time.perf_counter()
-    backend = LlamaCppBackend(load_parameters(job))
+    host = arm.open(parameters, ServerSettings(**job.get("server") or {}))
     load_s = time.perf_counter() - started
     try:
-        script = build_script(Point(**job["point"]), backend, job["seed"])
-        measured = measure(backend, arm, script, job["warmup_tokens"])
+        measured = measure(host, arm, script, job["warmup_tokens"])
     finally:
-        backend.close()
+        host.close()
     measured["block"]["load_s"] = load_s
     return measured
 
 
+def _script(job: Job, parameters: LoadParameters) -> Script:
+    # Loaded for its tokenizer and closed before the arm loads: equal for every arm.
+    backend = LlamaCppBackend(replace(parameters, n_ctx=parameters.n_ubatch))
+    try:
+        return build_script(Point(**job["point"]), backend, job["seed"], job.get("outputs"))
+    finally:
+        backend.close()
+
+
 def measure(
-    backend: NativeBackend,
+    host: Host,
     arm: Arm,
     script: Script,
     warmup_tokens: int,
@@ -79,41 +88,30 @@ def measure(
     """Warm up, run `arm` as often as the point says, and keep the run of median wall.
 
     Args:
-        backend: a fresh one; it is not closed.
+        host: what `arm` opened, fresh; it is not closed.
         arm: what to run.
         script: what it is fed.
-        warmup_tokens: tokens computed before, on the same backend.
-        clock: seconds; the engine and the meter share it.
+        warmup_tokens: tokens computed before, on the same host.
+        clock: seconds; the engine of the host and the meter share it.
         read: what the witness reads, before the first run and after the last.
 
     Returns:
         ``block`` and ``hops`` as `run_block`, without ``load_s``.
     """
-    engine = Engine(backend, clock)
-    warm_up(engine, warmup_tokens)
+    host.warm_up(warmup_tokens)
     started_at = datetime.now(UTC).isoformat()
     meters = [Meter(clock) for _ in range(script.point.repeats)]
     witness = Witness(read)
     with witness:
         for meter in meters:
-            arm.run(engine, script, meter)
-    engine.check()
+            arm.run(host, script, meter)
+    host.check()
     walls = [meter.wall_s for meter in meters]
     middle = meters[walls.index(statistics.median(walls))]
     repeats = {"n_repeats": len(walls), "repeat_wall_s": walls}
     block = _block(script, middle, witness.readings) | {"started_at": started_at} | repeats
     pairs = zip(script.hops, middle.readings, strict=True)
-    return {"block": block, "hops": [_hop(*pair) for pair in pairs]}
-
-
-def warm_up(engine: Engine, n_tokens: int) -> None:
-    """The same for every arm: touch weights and KV with ids that are not the script's."""
-    if not n_tokens:
-        return
-    with engine.session() as session:
-        n_vocab = engine.backend.vocabulary.n_tokens
-        session.send(np.arange(n_tokens, dtype=np.int32) % n_vocab)
-        session.generate(WARMUP_TURN, ignore_end=True)
+    return {"block": block | host.facts, "hops": [_hop(*pair) for pair in pairs]}
 
 
 def _block(script: Script, meter: Meter, witnessed: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +143,7 @@ def _hop(hop: Hop, reading: HopReading) -> dict[str, Any]:
         "n_context": n_context,
         "n_evaluated": turn.n_evaluated,
         "n_reused": turn.n_reused,
+        "n_shared": reading.n_shared,
         "n_generated": turn.n_generated,
         "wall_s": reading.wall_s,
         "ttft_s": turn.ttft_s,

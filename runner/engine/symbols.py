@@ -40,6 +40,16 @@ def load_binding(lib_dir: Path) -> Any:
         ) from error
 
 
+def load_high_level(lib_dir: Path) -> Any:
+    """Import llama-cpp-python's high-level package over the library in `lib_dir`.
+
+    Raises:
+        BackendError: as `load_binding`.
+    """
+    load_binding(lib_dir)
+    return importlib.import_module("llama_cpp")
+
+
 def find(binding: object, *names: str) -> Callable[..., Any] | None:
     """The first of `names` that the binding has, None when it has none."""
     for name in names:

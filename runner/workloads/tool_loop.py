@@ -7,7 +7,7 @@ text do not do the same work. The script is a function of tokenizer, point and s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -48,13 +48,20 @@ class Script:
         return digest.hexdigest()
 
 
-def build_script(point: Point, backend: NativeBackend, seed: int) -> Script:
+def build_script(
+    point: Point,
+    backend: NativeBackend,
+    seed: int,
+    outputs: Sequence[Sequence[int]] | None = None,
+) -> Script:
     """The script of `point` for the backend's tokenizer.
 
     Args:
         point: sizes in tokens; every one is met exactly.
         backend: only its tokenizer and vocabulary are used.
         seed: what the text is made from; equal seeds give equal scripts.
+        outputs: what the model itself says at each hop, instead of made-up replies: an arm that
+            cannot be fed a turn then says what the script says.
     """
     rng = Random(seed)
     bos = backend.vocabulary.bos
@@ -64,6 +71,8 @@ def build_script(point: Point, backend: NativeBackend, seed: int) -> Script:
     hops: list[Hop] = []
     for index in range(point.hops + 1):
         output = _cut([], text.reply(rng), backend.tokenize, point.generate)
+        if outputs is not None:
+            output = np.array(outputs[index], dtype=np.int32)
         hops.append(Hop(index, new, conversation, output))
         new = _cut([], text.result(rng), backend.tokenize, point.result)
         conversation = np.concatenate([conversation, output, new])

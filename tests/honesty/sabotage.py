@@ -13,6 +13,7 @@ from laboratory import CLAIM, CONTROL
 from simulated import Clock, Costs, Machine, usual_script
 
 from runner.arms import Arm
+from runner.arms.host import EngineHost, open_engine
 from runner.arms.live_kv import LiveKv
 from runner.arms.meter import Meter
 from runner.arms.reprefill import Reprefill
@@ -20,8 +21,9 @@ from runner.bench.isolated import Job
 from runner.bench.schedule import Step
 from runner.catalog import Point
 from runner.engine.backend import Entry
-from runner.engine.engine import Engine
+from runner.engine.parameters import LoadParameters
 from runner.engine.session import Session
+from runner.serving.settings import ServerSettings
 from runner.workloads.tool_loop import Hop, Script
 
 NAP_S = 0.05
@@ -166,6 +168,12 @@ class Looping:
 
     name: ClassVar[str] = "cheat"
     about: ClassVar[str] = "Does something else than it says."
+    speaks_freely: ClassVar[bool] = False
+
+    @classmethod
+    def open(cls, parameters: LoadParameters, _: ServerSettings) -> EngineHost:
+        """See `Arm`."""
+        return open_engine(parameters)
 
     @staticmethod
     def prefill_tokens(point: Point) -> int:
@@ -176,17 +184,17 @@ class Looping:
         """The hops it runs."""
         return script.hops
 
-    def feed(self, engine: Engine, session: Session, hop: Hop) -> None:
+    def feed(self, host: EngineHost, session: Session, hop: Hop) -> None:
         """Bring the conversation into the session, as re-prefill does."""
         session.reset()
         session.send(hop.context)
 
-    def run(self, engine: Engine, script: Script, meter: Meter) -> None:
+    def run(self, host: EngineHost, script: Script, meter: Meter) -> None:
         """See `Arm`."""
-        with engine.session() as session, meter.session():
+        with host.engine.session() as session, meter.session():
             for hop in self.hops(script):
                 meter.start_hop()
-                self.feed(engine, session, hop)
+                self.feed(host, session, hop)
                 turn = session.generate(len(hop.output), script=hop.output.tolist())
                 meter.end_hop(hop.index, len(hop.new), turn, session.tokens)
 
@@ -194,7 +202,7 @@ class Looping:
 class CachedLoop(Looping):
     """Keeps what is in KV already."""
 
-    def feed(self, engine: Engine, session: Session, hop: Hop) -> None:
+    def feed(self, host: EngineHost, session: Session, hop: Hop) -> None:
         """See `Looping`."""
         session.set_conversation(hop.context)
 
@@ -202,16 +210,17 @@ class CachedLoop(Looping):
 class TextLoop(Looping):
     """Turns the ids into text and back."""
 
-    def feed(self, engine: Engine, session: Session, hop: Hop) -> None:
+    def feed(self, host: EngineHost, session: Session, hop: Hop) -> None:
         """See `Looping`."""
         session.reset()
-        session.send(engine.backend.tokenize(engine.backend.detokenize(hop.context)))
+        backend = host.engine.backend
+        session.send(backend.tokenize(backend.detokenize(hop.context)))
 
 
 class DoubleLoop(Looping):
     """Computes the prompt once for nothing."""
 
-    def feed(self, engine: Engine, session: Session, hop: Hop) -> None:
+    def feed(self, host: EngineHost, session: Session, hop: Hop) -> None:
         """See `Looping`."""
         session.reset()
         session.send(hop.context)
@@ -223,7 +232,7 @@ class DoubleLoop(Looping):
 class PaddedLoop(Looping):
     """Sends more prompt tokens than the script has."""
 
-    def feed(self, engine: Engine, session: Session, hop: Hop) -> None:
+    def feed(self, host: EngineHost, session: Session, hop: Hop) -> None:
         """See `Looping`."""
         session.reset()
         session.send(hop.context[:1])
@@ -249,9 +258,9 @@ class TruncatedLoop(Looping):
 class ForgetfulLoop(LiveKv):
     """Live KV that computes its last tokens again after every tool result."""
 
-    def run(self, engine: Engine, script: Script, meter: Meter) -> None:
+    def run(self, host: EngineHost, script: Script, meter: Meter) -> None:
         """See `Arm`."""
-        with engine.session() as session, meter.session():
+        with host.engine.session() as session, meter.session():
             for hop in script.hops:
                 meter.start_hop()
                 session.roll_back(max(0, len(session.tokens) - 4))

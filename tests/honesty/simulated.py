@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.arms import ARMS, Arm
+from runner.arms.host import EngineHost
 from runner.bench import calibration
 from runner.bench.contention import Sample
 from runner.bench.isolated import Job, JobDied, JobFailed
 from runner.bench.schedule import Step
 from runner.bench.worker import measure
 from runner.catalog import Point
-from runner.engine.backend import Entry, Logits, NativeBackend
+from runner.engine.backend import Entry, Logits
 from runner.engine.fake import FakeBackend
 from runner.errors import LivekvError
 from runner.workloads.tool_loop import Script, build_script
@@ -211,10 +212,8 @@ class Machine:
         """What ``runner.bench.worker`` does, on the simulated clock."""
         script = self.script(step, Point(**job["point"]), job["seed"])
         warmup = self.warmup(step, job["warmup_tokens"])
-        backend: NativeBackend = self.load(step)
-        measured = measure(
-            backend, self.arm(step), script, warmup, clock=self.clock, read=self.sample
-        )
+        host = EngineHost(self.load(step), self.clock)
+        measured = measure(host, self.arm(step), script, warmup, clock=self.clock, read=self.sample)
         measured["block"]["load_s"] = 0.5
         return measured
 

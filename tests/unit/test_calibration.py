@@ -11,12 +11,12 @@ from faults import FakeClock
 from pipelines.analysis.costs import Costs, Reading, fit_costs
 from pipelines.sources import KEYS
 from runner.arms import ARMS
+from runner.arms.host import EngineHost
 from runner.arms.meter import Meter
 from runner.bench.calibration import calibration_job, measure, part_sizes
 from runner.bench.contention import Sample
 from runner.catalog import Point
 from runner.engine.backend import Entry, InvalidRequest, Logits, NativeBackend
-from runner.engine.engine import Engine
 from runner.engine.fake import FakeBackend
 from runner.records import check_row
 from runner.workloads.tool_loop import build_script
@@ -176,7 +176,8 @@ def test_it_predicts_what_the_arms_take(point: Point) -> None:
         clock = FakeClock()
         backend = SimulatedMachine(clock)
         meter = Meter(clock)
-        ARMS[arm]().run(Engine(backend, clock), build_script(point, backend, 11), meter)
+        host = EngineHost(backend, clock)
+        ARMS[arm]().run(host, build_script(point, backend, 11), meter)
         predicted = 0.0
         for reading in meter.readings:
             turn = reading.turn

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.arms import ARMS
+from runner.arms.host import EngineHost
 from runner.arms.meter import Meter
 from runner.bench.equivalence import (
     Listener,
@@ -140,7 +141,7 @@ def test_the_batches_are_those_of_the_arms(n_batch: int) -> None:
     point = POINT.model_copy(update={"hops": 2})
     arm = Shaped(n_batch=n_batch, n_seq_max=1)
     script = script_of(arm, point)
-    ARMS["live_kv"]().run(Engine(arm), script, Meter())
+    ARMS["live_kv"]().run(EngineHost(arm), script, Meter())
     backend = Shaped(n_batch=n_batch, n_seq_max=1)
     live = run_live(backend, script, (1, 2))
     turn = [(1 + POINT.result,), *[(1,)] * (POINT.generate - 1)]

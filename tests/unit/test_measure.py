@@ -8,6 +8,7 @@ import pytest
 from faults import FakeClock
 
 from runner.arms import ARMS
+from runner.arms.host import EngineHost
 from runner.arms.slowed import LiveKvSlowed5, LiveKvSlowed20
 from runner.bench.worker import measure
 from runner.catalog import Point
@@ -38,7 +39,7 @@ def measured(repeats: int, seconds: Sequence[float]) -> dict[str, object]:
     backend = Weather(clock, seconds)
     point = Point(prefix=20, hops=1, generate=4, result=4, repeats=repeats)
     script = build_script(point, backend, 1)
-    answer = measure(backend, ARMS["live_kv"](), script, 0, clock=clock)
+    answer = measure(EngineHost(backend, clock), ARMS["live_kv"](), script, 0, clock=clock)
     block: dict[str, object] = answer["block"]
     assert len(answer["hops"]) == 2
     assert block["wall_s"] == pytest.approx(sum(hop["wall_s"] for hop in answer["hops"]))
@@ -74,6 +75,6 @@ def test_a_slowdown_on_purpose_is_a_share_of_every_hop(
     def sleep(seconds: float) -> None:
         clock.now += seconds
 
-    answer = measure(backend, arm(sleep), script, 0, clock=clock)
+    answer = measure(EngineHost(backend, clock), arm(sleep), script, 0, clock=clock)
     assert answer["block"]["wall_s"] == pytest.approx(2 * 4 * 0.1 * (1 + share))
     assert answer["block"]["other_s"] == pytest.approx(2 * 4 * 0.1 * share)
