@@ -31,7 +31,7 @@ def show_plan(plan: Plan, console: Console) -> None:
     lines = [
         f"model {escape(plan.model)}, n_ctx {plan.n_ctx}, n_batch {plan.n_batch}",
         f"arms {', '.join(plan.arms)}, {plan.blocks} blocks, order seed {plan.order_seed}",
-        f"threads {plan.n_threads}: {plan.threads_reason}",
+        f"threads {plan.n_threads}: {plan.threads_reason}; plan {plan.fingerprint}",
         f"{plan.registration_status}: {plan.registration_reason or 'as expected beforehand'}",
         _cost(estimate(plan)),
     ]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from runner import catalog
 from runner.arms import ARMS
-from runner.bench.schedule import CALIBRATION, EQUIVALENCE, Step
+from runner.bench.schedule import CALIBRATION, DICTATION, EQUIVALENCE, FLOOR, Step
 from runner.catalog import Model
 from runner.models import named
 from runner.paths import cache_dir
@@ -49,7 +49,7 @@ class Estimate(BaseModel):
 
 def step_seconds(plan: Plan, step: Step, rates: Rates) -> float:
     """Seconds a step should take: tokens to prefill and tokens to decode at given rates."""
-    if step.arm == CALIBRATION:
+    if step.arm in (CALIBRATION, FLOOR):
         deepest = max(_CALIBRATED_DEPTH, *(point.n_tokens for point in plan.points))
         prefilled = deepest + _CALIBRATED_PARTS
         return prefilled / rates.prefill_per_s + _CALIBRATED_STEPS * rates.decode_s
@@ -57,6 +57,10 @@ def step_seconds(plan: Plan, step: Step, rates: Rates) -> float:
     if step.arm == EQUIVALENCE:
         free_turns = (2 * point.hops + 9) * point.generate
         return 5 * point.n_tokens / rates.prefill_per_s + free_turns * rates.decode_s
+    if step.arm == DICTATION:
+        fed = point.prefix + point.hops * (point.result + 1)
+        said = (point.hops + 1) * point.generate
+        return fed / rates.prefill_per_s + said * rates.decode_s
     prefilled = ARMS[step.arm].prefill_tokens(point)
     decoded = (point.hops + 1) * (point.generate - 1)
     warm_up = plan.warmup_tokens / rates.prefill_per_s + 1.0

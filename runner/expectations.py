@@ -46,6 +46,9 @@ class Forecast(_Closed):
     model: Text
     point: Text
     role: Literal["primary", "secondary", "parity", "near_parity"]
+    baseline: Text | None = Field(
+        default=None, description="the arm compared with; none: that of the expectation"
+    )
     low: Ratio = Field(description="forecast interval of the ratio, lower end")
     high: Ratio = Field(description="forecast interval of the ratio, upper end")
     threshold: Ratio | None = Field(
@@ -108,19 +111,35 @@ class Expectation(_Closed):
     def _hangs_together(self) -> Self:
         if self.treatment == self.baseline:
             raise ValueError(f"treatment and baseline are both {self.baseline!r}; name two arms")
-        named = [(one.model, one.point) for one in self.forecast]
+        named = [(one.model, one.point, self.baseline_of(one)) for one in self.forecast]
         twice = sorted(
-            {f"{model} at {point}" for model, point in named if named.count((model, point)) > 1}
+            {
+                f"{model} at {point} against {arm}"
+                for model, point, arm in named
+                if named.count((model, point, arm)) > 1
+            }
         )
         if twice:
             raise ValueError(f"more than one forecast of {', '.join(twice)}; keep one")
         controlled = {one.model for one in self.forecast if one.role == "parity"}
-        bare = sorted({model for model, _ in named} - controlled)
+        # The treatment against itself is a control too, where both baselines are other engines.
+        bare = sorted({one.model for one in self.forecast} - controlled)
+        bare = [] if self.repeat_arm else bare
         if bare:
             raise ValueError(
                 f"no parity forecast for {', '.join(bare)}; every sweep has its control"
             )
         return self
+
+    def baseline_of(self, forecast: Forecast) -> str:
+        """The arm that `forecast` compares the treatment with."""
+        return forecast.baseline or self.baseline
+
+    @property
+    def arms(self) -> frozenset[str]:
+        """Every arm that a run of it must have."""
+        compared = {self.baseline_of(one) for one in self.forecast}
+        return frozenset({self.treatment, *compared, *filter(None, [self.repeat_arm])})
 
     def missing(self, model: str, points: Sequence[str]) -> list[str]:
         """Those of `points` that have no forecast on `model`."""

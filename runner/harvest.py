@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from typing import Any
 from runner import __version__, records
 from runner.bench.contention import Contention, void_reason
 from runner.bench.machine import machine_facts
-from runner.bench.schedule import CALIBRATION, EQUIVALENCE, Step
+from runner.bench.schedule import CALIBRATION, EQUIVALENCE, FLOOR, Step
 from runner.bringup import BringUp
 from runner.building import EngineBuild
 from runner.engine.parameters import LoadParameters
@@ -19,6 +20,7 @@ from runner.errors import RunAborted
 from runner.journal import Entry, Journal
 from runner.models import ResolvedModel
 from runner.plan import Plan
+from runner.serving.settings import ServerSettings
 
 _WITNESS = tuple(field.name for field in fields(Contention))
 _REGISTRATION = {
@@ -119,11 +121,12 @@ def _block_row(
 
 def _calibration_rows(plan: Plan, finished: dict[Step, Entry]) -> Iterator[dict[str, Any]]:
     for step, entry in finished.items():
-        if step.arm != CALIBRATION:
+        if step.arm not in (CALIBRATION, FLOOR):
             continue
         head = {"run_id": plan.run_id, "block": step.block}
         if entry["status"] != "ok":
-            sizes = {"kind": "prefill", "depth": 0, "n_tokens": 0, "repeat": 0}
+            kind = "prefill" if step.arm == CALIBRATION else "floor_prefill"
+            sizes = {"kind": kind, "depth": 0, "n_tokens": 0, "repeat": 0}
             yield {**head, **sizes, "seconds": None, "reason": entry["reason"]}
         yield from ({**head, "reason": None, **row} for row in entry["rows"])
 
@@ -176,6 +179,14 @@ def _run_row(session: Session, n_resumed: int) -> dict[str, Any]:
     }
 
 
+def _server(plan: Plan) -> str | None:
+    """What only a server is told, as JSON."""
+    if not any(arm.startswith("llama_server") for arm in plan.arms):
+        return None
+    settings = plan.tuned.server() if plan.tuned else ServerSettings()
+    return json.dumps(settings.columns(), sort_keys=True)
+
+
 def _settings(session: Session) -> dict[str, Any]:
     plan, parameters = session.plan, session.parameters
     return {
@@ -188,5 +199,8 @@ def _settings(session: Session) -> dict[str, Any]:
         "flash_attention": parameters.flash_attention,
         "kv_type": parameters.kv_type,
         "sampling": "greedy, script ids fed on",
+        "server_settings": _server(plan),
+        "tuned_by": plan.tuned.tuning_id if plan.tuned else None,
+        "scripts": "model" if plan.dictated else "text",
         "warmup_tokens": plan.warmup_tokens,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,22 +14,26 @@ from pydantic import BaseModel, ConfigDict
 
 from runner import catalog
 from runner.arms import ARMS
+from runner.arms.host import WARMUP_TURN
 from runner.bench.machine import default_threads
 from runner.bench.schedule import (
     BEFORE_BLOCKS,
+    DICTATION,
     EQUIVALENCE,
+    FLOOR,
     Step,
     draw_seed,
     plan_blocks,
     with_calibration,
+    with_dictation,
 )
-from runner.bench.worker import WARMUP_TURN
 from runner.catalog import Point, choose
 from runner.errors import UsageError
 from runner.expectations import VoidRule
 from runner.models import named
 from runner.paths import ROOT
 from runner.registration import Registration, check_registration
+from runner.tuned import Tuned, load_tuned
 
 WARMUP_TOKENS = 256
 EXPLORATORY_VOID = VoidRule(
@@ -54,6 +60,8 @@ class Request:
     out: Path | None = None
     calibration: bool = True
     equivalence: bool = True
+    floor: bool = False
+    tuned: Path | None = None
     wait_quiet: float | None = None
     exploratory: bool = False
     resume: str | None = None
@@ -81,6 +89,8 @@ class Plan(BaseModel):
     warmup_tokens: int
     calibration: bool
     equivalence: bool
+    floor: bool
+    tuned: Tuned | None
     void: VoidRule
     command: str
     started_at: datetime
@@ -101,14 +111,37 @@ class Plan(BaseModel):
         """Every step in its order, the same whenever it is asked for."""
         ids = [point.id for point in self.points]
         blocks = plan_blocks(ids, self.arms, self.blocks, self.order_seed)
+        if self.dictated:
+            blocks = with_dictation(blocks)
         if self.calibration:
             blocks = with_calibration(blocks, self.order_seed)
+        if self.floor:
+            blocks = with_calibration(blocks, self.order_seed, FLOOR)
         before = ids if self.equivalence else []
         return [*(Step(BEFORE_BLOCKS, point, EQUIVALENCE, 0) for point in before), *blocks]
 
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what two plans must share to be one measurement made twice, 12 hex digits.
+
+        Not in it: who asked, when, from which commit, and whether it is evidence.
+        """
+        same = ("platform", "model", "sweep", "points", "arms", "blocks", "order_seed", "n_ctx",
+                "n_batch", "n_threads", "warmup_tokens", "calibration", "equivalence", "floor",
+                "tuned")  # fmt: skip
+        stated = json.dumps(self.model_dump(mode="json", include=set(same)), sort_keys=True)
+        return hashlib.sha256(stated.encode()).hexdigest()[:12]
+
+    @property
+    def dictated(self) -> bool:
+        """Whether the model writes the scripts, because an arm cannot be fed one."""
+        return any(ARMS[arm].speaks_freely for arm in self.arms)
+
     def side_by_side(self, step: Step) -> int:
         """How many steps share the block and point of `step`: they count together or not at all."""
-        return len(self.arms) if step.is_arm else 1
+        if step.is_arm or step.arm == DICTATION:
+            return len(self.arms) + self.dictated
+        return 1
 
     def ledger_entry(self) -> dict[str, Any]:
         """What the ledger says of a run when it starts."""
@@ -159,6 +192,7 @@ def make_plan(request: Request, root: Path = ROOT) -> Plan:
     expectation = registration.expectation
     warmup_tokens = expectation.warmup_tokens if expectation else WARMUP_TOKENS
     _require_warm_up(warmup_tokens, n_ctx)
+    tuned = load_tuned(request.tuned, model.id) if request.tuned else None
     seed = draw_seed() if request.seed is None else request.seed
     settled = {"blocks": blocks, "threads": n_threads, "seed": seed}
     return Plan(
@@ -171,9 +205,11 @@ def make_plan(request: Request, root: Path = ROOT) -> Plan:
         blocks=blocks,
         order_seed=seed,
         n_ctx=n_ctx,
-        n_batch=request.n_batch,
+        n_batch=(tuned.settings.shared.n_batch if tuned else None) or request.n_batch,
         calibration=request.calibration,
         equivalence=request.equivalence,
+        floor=request.floor,
+        tuned=tuned,
         n_threads=n_threads,
         threads_reason=threads_reason,
         warmup_tokens=warmup_tokens,
@@ -243,8 +279,7 @@ def _as_expected(
     expectation = registration.expectation
     if registration.status != "registered" or expectation is None:
         return registration
-    needed = {expectation.treatment, expectation.baseline, expectation.repeat_arm} - {None}
-    absent = {str(arm) for arm in needed} - set(arms)
+    absent = expectation.arms - set(arms)
     reason = None
     if blocks < expectation.blocks_min:
         reason = f"{blocks} blocks, the expectation asks for {expectation.blocks_min}"
@@ -284,9 +319,19 @@ def _command(request: Request, settled: dict[str, int]) -> str:
         words.append("--no-calibration")
     if not request.equivalence:
         words.append("--no-equivalence")
+    if request.floor:
+        words.append("--floor")
+    if request.tuned:
+        words += ["--tuned", _public_path(request.tuned)]
     if request.exploratory:
         words.append("--exploratory")
     return " ".join(["nox -s sweep --", *words])
+
+
+def _public_path(path: Path) -> str:
+    """A path as another checkout has it, or the file's name."""
+    whole = path.resolve()
+    return whole.relative_to(ROOT).as_posix() if whole.is_relative_to(ROOT) else path.name
 
 
 def _public_model(name: str) -> str:

@@ -8,6 +8,8 @@ Schema history
 1   first form: run, blocks, hops, checks.
 2   tables ``calibration`` and ``equivalence``; repeats, clocks and temperatures of a block; the
     ledger record of a run and the tree of its harness. Runs of version 1 are read with NULL there.
+3   what a prompt shares with what its arm held; requests and transport of arms that are asked over
+    HTTP.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import pyarrow.parquet as pq
 
 from runner.errors import EnvironmentProblem, LivekvError
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 VERSION_KEY: Final = b"livekv.schema_version"
 TABLE_KEY: Final = b"livekv.table"
 
@@ -86,6 +88,9 @@ RUN: Final = _schema(
     ("flash_attention", pa.string(), False),  # auto | on | off
     ("kv_type", pa.string(), False),
     ("sampling", pa.string(), False),
+    ("server_settings", pa.string(), True),  # JSON; NULL: no arm on a server
+    ("tuned_by", pa.string(), True),  # the tuning that chose the settings; NULL: defaults
+    ("scripts", pa.string(), True),  # text | model: who wrote the turns that are fed
     ("warmup_tokens", pa.int32(), False),
     ("os", pa.string(), False),
     ("kernel", pa.string(), False),
@@ -141,6 +146,8 @@ BLOCKS: Final = _schema(
     ("gpu_temperature_c_end", pa.float64(), True),
     ("gpu_throttle", pa.string(), True),  # NVML's reasons at the end, and heat before
     ("gpu_other_processes", pa.int32(), True),  # the larger count of start and end
+    ("n_requests", pa.int32(), True),  # HTTP requests of the run; NULL: no arm over HTTP
+    ("transport_s", pa.float64(), True),  # median of a request that makes the server do nothing
 )
 
 HOPS: Final = _schema(
@@ -154,6 +161,7 @@ HOPS: Final = _schema(
     ("n_context", pa.int32(), False),  # conversation length the turn starts to generate from
     ("n_evaluated", pa.int32(), False),
     ("n_reused", pa.int32(), False),
+    ("n_shared", pa.int32(), True),  # of the prompt, in the arm's KV before; NULL: not asked
     ("n_generated", pa.int32(), False),
     ("wall_s", pa.float64(), False),
     ("ttft_s", pa.float64(), False),
@@ -182,7 +190,8 @@ CALIBRATION: Final = _schema(
     "calibration",
     ("run_id", pa.string(), False),
     ("block", pa.int32(), False),
-    ("kind", pa.string(), False),  # prefill | hop | decode
+    # prefill | hop | decode of our engine; floor_prefill | floor_hop | floor_decode of llama-bench
+    ("kind", pa.string(), False),
     ("depth", pa.int32(), False),  # tokens in KV before
     ("n_tokens", pa.int32(), False),  # prefill, hop: tokens of the batch; decode: steps of one
     ("repeat", pa.int32(), False),  # 0-based, where one kind, depth and size is timed again
@@ -204,6 +213,23 @@ EQUIVALENCE: Final = _schema(
     ("max_logit_difference", pa.float64(), True),  # over the steps up to the divergence, included
     ("logit_sd", pa.float64(), True),  # spread of the logits of the hop's first step
     ("reason", pa.string(), True),  # why there is no comparison
+)
+
+TUNING: Final = _schema(
+    "tuning",
+    ("tuning_id", pa.string(), False),
+    ("platform", pa.string(), False),
+    ("machine_key", pa.string(), False),
+    ("model_id", pa.string(), False),
+    ("library_sha256", pa.string(), False),
+    ("point", pa.string(), False),
+    ("arm", pa.string(), False),
+    ("trial", pa.int32(), False),  # 0-based, the same number for every arm
+    ("position", pa.int32(), False),  # place in the order all trials ran in
+    ("settings", pa.string(), False),  # JSON of what the grid varies
+    ("wall_s", pa.float64(), True),
+    ("reason", pa.string(), True),  # why there is no time
+    ("other_cpu_fraction", pa.float64(), True),
 )
 
 TABLES: Final[Mapping[str, pa.Schema]] = {
@@ -228,7 +254,10 @@ def check_row(table: str, row: Mapping[str, Any]) -> None:
     Raises:
         RecordError: unknown or missing column, NULL in a required column, NaN or infinity.
     """
-    schema = TABLES[table]
+    _check(TABLES[table], table, row)
+
+
+def _check(schema: pa.Schema, table: str, row: Mapping[str, Any]) -> None:
     unknown = set(row) - set(schema.names)
     if unknown:
         raise RecordError(f"{table}: unknown column(s) {sorted(unknown)}")
@@ -243,6 +272,15 @@ def check_row(table: str, row: Mapping[str, Any]) -> None:
                 )
 
 
+def write_tuning(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write the trials of a tuning, whole or not at all.
+
+    Raises:
+        RecordError, EnvironmentProblem: as `write_table`.
+    """
+    return _write(path, "tuning", TUNING, rows)
+
+
 def write_table(folder: Path, table: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write `rows` as ``folder/<table>.parquet``, whole or not at all.
 
@@ -253,16 +291,19 @@ def write_table(folder: Path, table: str, rows: Sequence[Mapping[str, Any]]) -> 
         RecordError: a row breaks the contract.
         EnvironmentProblem: the disk is full or the folder cannot be written.
     """
+    return _write(folder / f"{table}.parquet", table, TABLES[table], rows)
+
+
+def _write(final: Path, table: str, schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> Path:
     for row in rows:
-        check_row(table, row)
+        _check(schema, table, row)
     try:
-        arrow = pa.Table.from_pylist(list(rows), schema=TABLES[table])
+        arrow = pa.Table.from_pylist(list(rows), schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise RecordError(f"{table}: a value of another type: {error}") from error
-    final = folder / f"{table}.parquet"
-    partial = folder / f"{table}.parquet.partial"
+    partial = final.with_name(f"{final.name}.partial")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        final.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as sink:
             pq.write_table(arrow, sink, compression="zstd", store_schema=True)
             sink.flush()

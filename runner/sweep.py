@@ -16,10 +16,11 @@ from rich.console import Console
 from runner import catalog, records
 from runner.bench.calibration import calibration_job
 from runner.bench.contention import wait_quiet
+from runner.bench.floor import floor_job
 from runner.bench.inputs import changed, identity
 from runner.bench.isolated import Job, JobDied, JobFailed, call
 from runner.bench.machine import machine_facts
-from runner.bench.schedule import CALIBRATION, EQUIVALENCE, Step
+from runner.bench.schedule import CALIBRATION, DICTATION, EQUIVALENCE, FLOOR, Step
 from runner.bench.worker import to_job
 from runner.bringup import BringUp, bring_up
 from runner.building import EngineBuild, ensure_engine
@@ -136,7 +137,8 @@ class _Drawer:
 def _parameters(plan: Plan, build: EngineBuild, model: ResolvedModel) -> LoadParameters:
     platform = catalog.platform(plan.platform)
     defaults = parameters_for(build, model, platform, plan.n_threads)
-    return replace(defaults, n_ctx=plan.n_ctx, n_batch=plan.n_batch)
+    shared = plan.tuned.settings.shared.given() if plan.tuned else {}
+    return replace(defaults, **{**shared, "n_ctx": plan.n_ctx, "n_batch": plan.n_batch})
 
 
 def _wait_quiet(limit_s: float | None, console: Console) -> float | None:
@@ -179,13 +181,16 @@ def _run_blocks(plan: Plan, parameters: LoadParameters, journal: Journal, consol
     known = load_rates(plan)
     files = identity(parameters)
     costs = {step: step_seconds(plan, step, known) if known else 0.0 for step in todo}
+    written: dict[tuple[int, str], Outputs | None] = {}
     peak = 0
     with StepProgress(console, costs, len(done)) as progress:
         for step in todo:
             progress.begin(step)
-            entry = run_step(plan, step, parameters, _limit_s(costs[step]))
+            outputs = written.get((step.block, step.point))
+            entry = run_step(plan, step, parameters, _limit_s(costs[step]), outputs)
             entry = _if_unchanged(entry, changed(files, parameters))
             journal.append(step, entry)
+            written[step.block, step.point] = entry.get("outputs") or outputs
             progress.end(step, entry["reason"])
             peak = max(peak, (entry["block"] or {}).get("peak_rss_bytes") or 0)
     if known and peak:
@@ -193,12 +198,21 @@ def _run_blocks(plan: Plan, parameters: LoadParameters, journal: Journal, consol
 
 
 def run_step(
-    plan: Plan, step: Step, parameters: LoadParameters, limit_s: float | None = None
+    plan: Plan,
+    step: Step,
+    parameters: LoadParameters,
+    limit_s: float | None = None,
+    outputs: Outputs | None = None,
 ) -> Entry:
-    """One step in its own process. What goes wrong there is an entry with a reason."""
-    module, make_job = _JOBS.get(step.arm, ("runner.bench.worker", _arm_job))
-    job = {"load": to_job(parameters), **make_job(plan, step)}
+    """One step in its own process. What goes wrong there is an entry with a reason.
+
+    `outputs` is what the model itself said at each hop, where the plan lets it write the script.
+    """
     started_at = datetime.now(UTC).isoformat()
+    if step.is_arm and plan.dictated and outputs is None:
+        return _failed("the model wrote no script for this block: its dictation failed", started_at)
+    module, make_job = _JOBS.get(step.arm, ("runner.bench.worker", _arm_job))
+    job = {"load": to_job(parameters), "outputs": outputs, **make_job(plan, step)}
     try:
         measured = call(module, job, limit_s=limit_s)
     except (JobDied, JobFailed) as error:
@@ -221,6 +235,7 @@ def _arm_job(plan: Plan, step: Step) -> Job:
         "point": plan.point(step.point).model_dump(),
         "seed": plan.script_seed(step),
         "warmup_tokens": plan.warmup_tokens,
+        "server": plan.tuned.settings.server if plan.tuned else {},
     }
 
 
@@ -228,13 +243,22 @@ def _calibration_job(plan: Plan, step: Step) -> Job:
     return calibration_job(plan.points, plan.script_seed(step), plan.warmup_tokens)
 
 
-def _equivalence_job(plan: Plan, step: Step) -> Job:
+def _floor_job(plan: Plan, _: Step) -> Job:
+    return floor_job(plan.points)
+
+
+def _point_job(plan: Plan, step: Step) -> Job:
     return {"point": plan.point(step.point).model_dump(), "seed": plan.script_seed(step)}
 
 
+Outputs = list[list[int]]
+"""Token ids of each turn."""
+
 _JOBS: Final[dict[str, tuple[str, Callable[[Plan, Step], dict[str, Any]]]]] = {
     CALIBRATION: ("runner.bench.calibration", _calibration_job),
-    EQUIVALENCE: ("runner.bench.equivalence", _equivalence_job),
+    EQUIVALENCE: ("runner.bench.equivalence", _point_job),
+    FLOOR: ("runner.bench.floor", _floor_job),
+    DICTATION: ("runner.bench.dictation", _point_job),
 }
 
 

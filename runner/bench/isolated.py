@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,19 @@ def _run(module: str, folder: Path, output: Any, limit_s: float | None) -> int |
         code = child.wait()
     finally:
         timer.cancel()
-        child.kill()
+        _end_family(child)
         child.wait()
         if child.stdin:
             child.stdin.close()
     return None if expired.is_set() else code
+
+
+def _end_family(child: subprocess.Popen[bytes]) -> None:
+    """The child leads a group of its own: whatever it started ends with it."""
+    child.kill()
+    if os.name == "posix":
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 def _answer(path: Path) -> dict[str, Any] | None:

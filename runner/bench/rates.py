@@ -84,13 +84,24 @@ def llama_bench(parameters: LoadParameters, depth: int) -> Rates:
     Raises:
         EnvironmentProblem: the build has no llama-bench, or it failed; with its last line.
     """
+    sizes = ("-p", str(PREFILL), "-n", str(DECODE), "-d", str(depth), "-r", str(ROUNDS))
+    by_test = {bool(row["n_gen"]): row["avg_ts"] for row in run_llama_bench(parameters, *sizes)}
+    return by_test[False], by_test[True]
+
+
+def run_llama_bench(parameters: LoadParameters, *tests: str) -> list[dict[str, Any]]:
+    """What llama-bench reports of `tests`, with the settings that every arm has.
+
+    Raises:
+        EnvironmentProblem: the build has no llama-bench, or it failed; with its last line.
+    """
     program = parameters.lib_dir / "llama-bench"
     offloaded = _ALL_LAYERS if parameters.n_gpu_layers < 0 else parameters.n_gpu_layers
     command = [
-        *(str(program), "-m", str(parameters.model_path), "-o", "json", "-r", str(ROUNDS)),
+        *(str(program), "-m", str(parameters.model_path), "-o", "json"),
         *("-t", str(parameters.n_threads), "-ngl", str(offloaded)),
         *("-b", str(parameters.n_batch), "-ub", str(parameters.n_ubatch)),
-        *("-p", str(PREFILL), "-n", str(DECODE), "-d", str(depth)),
+        *("-ctk", parameters.kv_type, "-ctv", parameters.kv_type, *tests),
     ]
     environment = os.environ | {"LD_LIBRARY_PATH": str(parameters.lib_dir)}
     environment.pop(LIBRARY_VARIABLE, None)
@@ -101,9 +112,8 @@ def llama_bench(parameters: LoadParameters, depth: int) -> Rates:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise EnvironmentProblem(f"llama-bench ended with {done.returncode}: {last}")
-    rows = json.loads(done.stdout)
-    by_test = {bool(row["n_gen"]): float(row["avg_ts"]) for row in rows}
-    return by_test[False], by_test[True]
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
 
 
 if __name__ == "__main__":

@@ -17,12 +17,16 @@ import numpy as np
 
 CALIBRATION: Final = "calibration"
 """Point and arm of a step that measures costs instead of an arm."""
+FLOOR: Final = "floor"
+"""Point and arm of a step that asks llama-bench for the physical floor."""
 EQUIVALENCE: Final = "equivalence"
 """Arm of a step that compares what the arms would say freely; before the blocks, untimed."""
+DICTATION: Final = "dictation"
+"""Arm of a step that lets the model write a point's script; before the arms of its block."""
 BEFORE_BLOCKS: Final = -1
 """Block of a step that belongs to none."""
 # Far from the keys that spawning counts up from zero.
-_CALIBRATION_STREAM: Final = 2**31
+_STREAMS: Final = {CALIBRATION: 2**31, FLOOR: 2**31 + 1}
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Step:
     @property
     def is_arm(self) -> bool:
         """Whether an arm runs, and not a calibration or a comparison beside the arms."""
-        return self.arm not in (CALIBRATION, EQUIVALENCE)
+        return self.arm not in (CALIBRATION, EQUIVALENCE, DICTATION, FLOOR)
 
 
 def draw_seed() -> int:
@@ -83,18 +87,27 @@ def plan_blocks(points: Sequence[str], arms: Sequence[str], blocks: int, seed: i
     ]
 
 
-def with_calibration(steps: Sequence[Step], seed: int) -> list[Step]:
-    """`steps` with one calibration in every block, between two points or at an end, by chance.
+def with_calibration(steps: Sequence[Step], seed: int, kind: str = CALIBRATION) -> list[Step]:
+    """`steps` with one step of `kind` in every block, between two points or at an end, by chance.
 
-    It has a stream of its own: the order of the arms is the same with it and without it.
+    Each kind has a stream of its own: the order of the arms is the same with it and without it.
     """
-    chance = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_CALIBRATION_STREAM,)))
+    stream = _STREAMS[kind]
+    chance = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
     planned: list[Step] = []
     for block, group in groupby(steps, key=lambda step: step.block):
         points = [list(arms) for _, arms in groupby(group, key=lambda step: step.point)]
         place = int(chance.integers(len(points) + 1))
-        points.insert(place, [Step(block, CALIBRATION, CALIBRATION, 0)])
+        points.insert(place, [Step(block, kind, kind, 0)])
         planned.extend(chain.from_iterable(points))
+    return planned
+
+
+def with_dictation(steps: Sequence[Step]) -> list[Step]:
+    """`steps` with a dictation before the arms of every point and block."""
+    planned: list[Step] = []
+    for (block, point), arms in groupby(steps, key=lambda step: (step.block, step.point)):
+        planned += [Step(block, point, DICTATION, -1), *arms]
     return planned
 
 

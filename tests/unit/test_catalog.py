@@ -14,7 +14,7 @@ from runner.listing import print_catalog
 
 def test_every_data_file_is_valid() -> None:
     assert set(catalog.platforms()) == {"cpu", "cuda", "vulkan", "metal", "rocm"}
-    assert set(catalog.sweeps()) == {"quick", "reference"}
+    assert set(catalog.sweeps()) == {"competitive", "quick", "reference", "two_by_two"}
     assert catalog.models()["smollm2-135m"].kind == "packaged"
 
 
@@ -62,7 +62,9 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"unknown sweep 'huge'; choose one of: quick, reference"):
+    with pytest.raises(
+        UsageError, match=r"unknown sweep 'huge'; choose one of: competitive, quick"
+    ):
         catalog.choose("sweep", "huge", catalog.sweeps())
 
 

@@ -48,6 +48,12 @@ def test_beside_the_arms_every_block_is_calibrated_and_every_point_compared_once
     ]
 
 
+def test_one_command_is_one_fingerprint_and_another_measurement_another() -> None:
+    assert plan().fingerprint == plan(exploratory=True, wait_quiet=60.0).fingerprint
+    others = ({"blocks": 3}, {"seed": 6}, {"n_batch": 512}, {"arms": ("live_kv",)}, BARE)
+    assert len({plan().fingerprint, *(plan(**change).fingerprint for change in others)}) == 6
+
+
 def test_a_plan_read_back_is_the_same_plan() -> None:
     found = plan(blocks=3)
     back = Plan.model_validate_json(found.model_dump_json())
@@ -66,7 +72,10 @@ def test_every_arm_of_a_block_reads_the_same_script_and_every_block_another() ->
     ("changes", "said"),
     [
         ({"platform": "abacus"}, r"unknown platform 'abacus'; choose one of: cpu"),
-        ({"sweep": "slow"}, r"unknown sweep 'slow'; choose one of: quick, reference"),
+        (
+            {"sweep": "slow"},
+            r"unknown sweep 'slow'; choose one of: competitive, quick, reference, two_by_two",
+        ),
         ({"model": "gpt"}, r"unknown model 'gpt'; choose one of: "),
         (
             {"arms": ("live_kv", "magic")},

@@ -30,8 +30,13 @@ COOL = MachineState(
 )
 
 
+def _of_the_machine() -> list[str]:
+    names: list[str] = BLOCKS.names
+    return names[names.index("cpu_mhz_start") : names.index("n_requests")]
+
+
 def test_columns_are_those_of_the_blocks_table() -> None:
-    names = BLOCKS.names[BLOCKS.names.index("cpu_mhz_start") :]
+    names = _of_the_machine()
     assert list(columns(COOL, COOL)) == names
     assert list(columns(MachineState(), MachineState()).values()) == [None] * len(names)
 
@@ -326,7 +331,7 @@ def test_the_witness_tells_every_column_it_fills() -> None:
     assert witness.seen.other_cpu_fraction == 0.0
     names = BLOCKS.names
     filled = [*names[names.index("steal_fraction") : names.index("n_repeats")]]
-    assert set(witness.readings) == {*filled, *names[names.index("cpu_mhz_start") :]}
+    assert set(witness.readings) == {*filled, *_of_the_machine()}
     assert witness.readings["temperature_c_end"] == 88.0
 
 
