@@ -72,15 +72,17 @@ def print_ratios(database: Database, run: Row, console: Console) -> None:
 
 
 def _claims(run: Row, rows: Sequence[Row]) -> Table:
+    several = len({row["baseline"] for row in rows}) > 1
     table = _table(
         _title(run),
         ("prefix / hops", "ratio", "95 % interval", "blocks", "saved"),
-        ("verdict", "replication", "elsewhere"),
+        (*(["against"] if several else []), "verdict", "replication", "elsewhere"),
     )
     for row in rows:
         table.add_row(
             *_measured(row),
             words.seconds(row["saved_s"]),
+            *([escape(row["baseline"])] if several else []),
             escape(_verdict(row)),
             row["replication"] or words.ABSENT,
             escape(_target(row)),

@@ -47,8 +47,7 @@ create table ceilings (
     efficiency double, efficiency_low double, efficiency_high double, reason varchar)
 """
 
-# Every arm with a receipt rule runs on the engine that is calibrated; of another nothing is known.
-_OWN: Final = "select arm from arm_rules"
+_OWN: Final = "select arm from arm_rules where own_engine"
 
 _RUNS: Final = "select run_id, expectation_digest from run order by platform, run_id"
 

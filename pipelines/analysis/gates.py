@@ -15,7 +15,7 @@ def run_gate(
     status: str,
     status_reason: str | None,
     void_share: float,
-    parities: Mapping[str, Parity],
+    parities: Sequence[Parity],
     repeated: Mapping[str, Repeat],
     points: Sequence[str],
 ) -> str | None:
@@ -26,7 +26,7 @@ def run_gate(
         status: ``complete``, or what became of the run instead.
         status_reason: why it is not complete.
         void_share: void blocks / all blocks.
-        parities: the parity controls, by point.
+        parities: the parity controls.
         repeated: the A/A ratios, by point.
         points: every point of the run.
     """
@@ -35,7 +35,7 @@ def run_gate(
     return (
         _void_gate(expectation, void_share)
         or _repeat_gate(expectation, repeated, points)
-        or _parity_gate(parities)
+        or _parity_gate(expectation, parities)
     )
 
 
@@ -74,10 +74,12 @@ def _repeat_gate(
     )
 
 
-def _parity_gate(parities: Mapping[str, Parity]) -> str | None:
+def _parity_gate(expectation: Expectation, parities: Sequence[Parity]) -> str | None:
+    if not parities and not any(one.role == "parity" for one in expectation.forecast):
+        return None  # A/A is the control, and was asked before
     if not parities:
         return "no parity control was measured in this run"
-    for parity in parities.values():
+    for parity in parities:
         if not parity.shown:
             return f"the parity control failed: {parity.reason}"
     return None

@@ -12,6 +12,7 @@ import numpy as np
 from pipelines.analysis import verdicts
 from pipelines.analysis.derive import PRIMARY, insert_row
 from pipelines.analysis.gates import Saving, run_gate, saving_gate
+from pipelines.analysis.multiplicity import Pair as Key
 from pipelines.analysis.multiplicity import adjusted_claims
 from pipelines.analysis.parity import Parity, equivalence
 from pipelines.analysis.ratios import Floats, log_ratios, summarise
@@ -85,8 +86,8 @@ class _Pair:
 class _Tests:
     """Every test of a run, by point: claims as (p, Holm-adjusted p), controls, A/A."""
 
-    claims: Mapping[str, tuple[float | None, float | None]]
-    parities: Mapping[str, Parity]
+    claims: Mapping[Key, tuple[float | None, float | None]]
+    parities: Mapping[Key, Parity]
     repeated: Mapping[str, Repeat]
 
 
@@ -125,7 +126,13 @@ def _judge_run(
     tests = _tests(found, run.model_id, pairs)
     points = list(dict.fromkeys(pair.point for pair in pairs))
     gate = run_gate(
-        found, run.status, run.status_reason, run.void_share, tests.parities, tests.repeated, points
+        found,
+        run.status,
+        run.status_reason,
+        run.void_share,
+        [*tests.parities.values()],
+        tests.repeated,
+        points,
     )
     return [_judged(found, run.model_id, pair, tests, gate) for pair in pairs]
 
@@ -149,8 +156,12 @@ def _refusal(run: _Run, found: Expectation | None) -> verdicts.Judgement | None:
 
 
 def _tests(expectation: Expectation, model: str, pairs: Sequence[_Pair]) -> _Tests:
-    measured = {pair.point: pair.d for pair in pairs if pair.baseline == expectation.baseline}
-    controls = {f.point for f in expectation.forecast if (f.model, f.role) == (model, "parity")}
+    measured = {(pair.point, pair.baseline): pair.d for pair in pairs}
+    controls = {
+        (f.point, expectation.baseline_of(f))
+        for f in expectation.forecast
+        if (f.model, f.role) == (model, "parity")
+    }
     again = {pair.point: pair.d for pair in pairs if _is_repeat(expectation, pair)}
     margin = expectation.parity_margin
     return _Tests(
@@ -183,8 +194,9 @@ def _judged(
     if forecast is None:
         nothing = "the expectation forecasts nothing for this model, point and baseline"
         return _row(pair, verdicts.not_evidence(nothing))
-    parity = tests.parities.get(pair.point)
-    p = tests.claims.get(pair.point, (None, None))
+    key = (pair.point, pair.baseline)
+    parity = tests.parities.get(key)
+    p = tests.claims.get(key, (None, None))
     found = summarise(pair.base_s, pair.treat_s)
     said = (
         verdicts.invalid(gate)
@@ -198,10 +210,9 @@ def _judged(
 
 
 def _forecast(expectation: Expectation, model: str, pair: _Pair) -> Forecast | None:
-    if pair.baseline != expectation.baseline:
-        return None
+    wanted = (model, pair.point, pair.baseline)
     for forecast in expectation.forecast:
-        if (forecast.model, forecast.point) == (model, pair.point):
+        if (forecast.model, forecast.point, expectation.baseline_of(forecast)) == wanted:
             return forecast
     return None
 

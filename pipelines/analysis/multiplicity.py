@@ -12,6 +12,9 @@ from statsmodels.stats.multitest import multipletests
 from pipelines.analysis.ratios import Floats, no_interval_reason
 from runner.registration import Expectation, Forecast
 
+Pair = tuple[str, str]
+"""Point and baseline arm."""
+
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
     """Holm-adjusted p values, in the same order.
@@ -38,20 +41,23 @@ def claim_p(forecast: Forecast, d: Floats) -> float | None:
 
 
 def adjusted_claims(
-    expectation: Expectation, model: str, measured: Mapping[str, Floats]
-) -> dict[str, tuple[float | None, float | None]]:
-    """Per point of `model` its claim's p, raw and Holm-adjusted; `measured` has d by point.
+    expectation: Expectation, model: str, measured: Mapping[Pair, Floats]
+) -> dict[Pair, tuple[float | None, float | None]]:
+    """Per claim about `model` its p, raw and Holm-adjusted; `measured` has d by point and baseline.
 
     Two families: the primary claims (one alone is not corrected), and secondary with near-parity
     claims. They are those that were registered: a point that was not measured stays a member.
     Parity controls are gates, not claims, and belong to neither.
     """
-    found: dict[str, tuple[float | None, float | None]] = {}
+    found: dict[Pair, tuple[float | None, float | None]] = {}
     for roles in (("primary",), ("secondary", "near_parity")):
         family = [f for f in expectation.forecast if f.model == model and f.role in roles]
-        p = [claim_p(f, measured[f.point]) if f.point in measured else None for f in family]
-        pairs = zip(p, holm(p), strict=True)
-        found |= dict(zip([f.point for f in family], pairs, strict=True))
+        pairs = [(f.point, expectation.baseline_of(f)) for f in family]
+        p = [
+            claim_p(f, measured[pair]) if pair in measured else None
+            for f, pair in zip(family, pairs, strict=True)
+        ]
+        found |= dict(zip(pairs, zip(p, holm(p), strict=True), strict=True))
     return found
 
 

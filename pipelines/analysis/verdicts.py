@@ -92,7 +92,7 @@ def judge(
 
 
 def _claim(expectation: Expectation, forecast: Forecast) -> str:
-    arms = f"with {expectation.baseline} as with {expectation.treatment}"
+    arms = f"with {expectation.baseline_of(forecast)} as with {expectation.treatment}"
     if forecast.role == "parity":
         margin = f"to within {expectation.parity_margin:.0%}"
         return f"with nothing to reuse, a whole session takes as long {arms}, {margin}"

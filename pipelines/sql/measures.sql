@@ -4,7 +4,8 @@ insert into measures values
     ('whole session', 0),
     ('TTFT, first turn', 1),
     ('TTFT after a tool result, summed over hops', 2),
-    ('prefill, summed over turns', 3);
+    ('prefill, summed over turns', 3),
+    ('whole session, without transport', 4);
 
 -- The per-block table the statistics are computed from: one row a measure, pair and usable block.
 create or replace view pair_measures as
@@ -20,6 +21,10 @@ with timed as (
     union all
     select run_id, point, baseline, treatment, block, 3,
            base_prefill_s, treat_prefill_s from block_pairs where usable
+    union all
+    select run_id, point, baseline, treatment, block, 4,
+           base_wall_s - base_transport_s, treat_wall_s from block_pairs
+    where usable and base_transport_s is not null
 )
 select t.run_id, t.point, t.baseline, t.treatment, t.block, m.measure, t.base_s, t.treat_s,
        ln(t.base_s) - ln(t.treat_s) as d,
@@ -39,7 +44,8 @@ with points as (
 select
     p.run_id, p.point, q.workload, q.n_prefix, q.n_hops, p.baseline, p.treatment,
     count(*) as n_planned,
-    count(*) filter (not p.usable) as n_void
+    count(*) filter (not p.usable) as n_void,
+    bool_or(p.base_transport_s is not null) as over_http
 from block_pairs p
 join points q using (run_id, point)
 group by all;
@@ -56,7 +62,7 @@ from point_blocks p
 cross join measures m
 left join pair_measures x on x.run_id = p.run_id and x.point = p.point
     and x.baseline = p.baseline and x.measure = m.measure
-where p.n_hops > 0 or m.position <> 2
+where (p.n_hops > 0 or m.position <> 2) and (p.over_http or m.position <> 4)
 group by p.run_id, p.point, p.workload, p.n_prefix, p.n_hops, p.baseline, p.treatment,
     m.measure, m.position, p.n_void
 order by p.run_id, p.n_prefix, p.n_hops, p.point, p.baseline, m.position;

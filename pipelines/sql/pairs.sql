@@ -2,30 +2,44 @@
 
 -- What each arm is about, as far as receipts and pairs go. `repeats`: the arm is that one once more
 -- (A/A). `planted`: the arm is slower than live KV by that share, on purpose. Both are baselines to
--- the same machinery, and never to a reader.
+-- the same machinery, and never to a reader. `own_engine`: the arm runs on the engine that is
+-- calibrated, and is fed its turns. Any other goes on with what it generates itself.
 create or replace table arm_rules (
-    arm varchar, state_kept boolean, repeats varchar, planted double);
+    arm varchar, state_kept boolean, own_engine boolean, repeats varchar, planted double);
 insert into arm_rules values
-    ('live_kv', true, null, null),
-    ('live_kv_again', true, 'live_kv', null),
-    ('live_kv_slowed_5', true, null, 0.05),
-    ('live_kv_slowed_20', true, null, 0.20),
-    ('reprefill', false, null, null);
+    ('live_kv', true, true, null, null),
+    ('live_kv_again', true, true, 'live_kv', null),
+    ('live_kv_slowed_5', true, true, null, 0.05),
+    ('live_kv_slowed_20', true, true, null, 0.20),
+    ('reprefill', false, true, null, null),
+    ('llama_server', true, false, null, null),
+    ('llama_server_cold', false, false, null, null),
+    ('llama_cpp_python', true, false, null, null);
 
 -- What the scripted workload says each hop must have cost, in tokens the backend computed.
 -- A turn that gets m tokens to feed and generates g evaluates m + (g - 1): the last generated
 -- token is not decoded for its own sake, it rides with the next batch (hence the + 1 after hop 0).
 -- Where state is kept, all of the context but what is fed must have been reused; else nothing.
+-- An arm of another engine that keeps its state may have to compute more: where what it generated
+-- leaves the script, its next prompt shares less with what it holds (n_shared, by comparing ids). It
+-- must then have reused 99 % of what is shared, or it was not set up well; and nothing at first, or
+-- it was not emptied before. What it computed beyond the script's tokens is n_extra.
 -- An arm without a rule has no receipt, and no receipt never holds.
 create or replace table receipts as
 select
     h.run_id, h.point, h.block, h.arm, h.hop,
-    h.n_new, h.n_context, h.n_generated, h.n_evaluated, h.n_reused,
+    h.n_new, h.n_context, h.n_generated, h.n_evaluated, h.n_reused, h.n_shared,
     case when a.state_kept then h.n_new + if(h.hop > 0, 1, 0) when not a.state_kept then h.n_context
     end as n_fed_expected,
     n_fed_expected + h.n_generated - 1 as n_evaluated_expected,
     h.n_context - n_fed_expected as n_reused_expected,
-    coalesce(n_evaluated = n_evaluated_expected and n_reused = n_reused_expected, false) as holds
+    if(a.own_engine, 0, h.n_evaluated - n_evaluated_expected) as n_extra,
+    coalesce(case
+        when a.own_engine or not a.state_kept
+            then n_evaluated = n_evaluated_expected and n_reused = n_reused_expected
+        else n_evaluated + n_reused = h.n_context + h.n_generated - 1
+            and if(h.hop = 0, n_reused = 0, n_reused >= 0.99 * least(h.n_shared, h.n_context - 1))
+    end, false) as holds
 from hops h
 left join arm_rules a using (arm);
 
@@ -136,6 +150,7 @@ select
     base.ttft_after_tool_s as base_ttft_after_tool_s, treat.ttft_after_tool_s as treat_ttft_after_tool_s,
     base.prefill_s as base_prefill_s, treat.prefill_s as treat_prefill_s,
     base.decode_s as base_decode_s, treat.decode_s as treat_decode_s,
+    base.n_requests * base.transport_s as base_transport_s,
     case
         when treat.arm is null then 'live_kv did not run in this block'
         when base.arm is null then format('{} did not run in this block', baseline)

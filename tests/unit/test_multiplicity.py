@@ -77,15 +77,16 @@ def test_p_below_one_in_forty_is_the_interval_on_the_claimed_side(
 
 
 def test_one_primary_is_not_corrected_and_two_are() -> None:
-    d = {"a": _around(2.1), "b": _around(2.2)}
+    a, b = ("a", "reprefill"), ("b", "reprefill")
+    d = {a: _around(2.1), b: _around(2.2)}
     one = adjusted_claims(_expectation(_forecast("a", "primary", 2.0)), "m", d)
     two = adjusted_claims(
         _expectation(_forecast("a", "primary", 2.0), _forecast("b", "primary", 2.0)), "m", d
     )
-    raw, alone = one["a"]
+    raw, alone = one[a]
     assert raw is not None and alone == raw
-    assert two["a"][0] == raw
-    assert two["a"][1] == pytest.approx(max(raw, 2 * (two["b"][0] or 0)))
+    assert two[a][0] == raw
+    assert two[a][1] == pytest.approx(max(raw, 2 * (two[b][0] or 0)))
 
 
 def test_families_are_apart_and_as_they_were_registered() -> None:
@@ -95,13 +96,16 @@ def test_families_are_apart_and_as_they_were_registered() -> None:
         _forecast("c", "near_parity", None),
         _forecast("never measured", "secondary", 2.0),
     )
-    d = {"a": _around(2.2), "b": _around(2.2), "c": _around(1.0, 1.2)}
+    a, b, c = (("a", "reprefill"), ("b", "reprefill"), ("c", "reprefill"))
+    d = {a: _around(2.2), b: _around(2.2), c: _around(1.0, 1.2)}
     found = adjusted_claims(_expectation(*forecasts), "m", d)
-    raw = claim_p(forecasts[1], d["b"])
-    assert raw is not None and found["a"][1] == raw
-    assert found["b"][0] == raw and found["b"][1] == pytest.approx(3 * raw)
-    assert found["never measured"] == (None, None)
-    assert "control" not in found and adjusted_claims(_expectation(*forecasts), "other", d) == {}
+    raw = claim_p(forecasts[1], d[b])
+    assert raw is not None and found[a][1] == raw
+    assert found[b][0] == raw and found[b][1] == pytest.approx(3 * raw)
+    assert found["never measured", "reprefill"] == (None, None)
+    assert ("control", "reprefill") not in found and adjusted_claims(
+        _expectation(*forecasts), "other", d
+    ) == {}
 
 
 def test_no_interval_no_p() -> None:
