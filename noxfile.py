@@ -176,6 +176,12 @@ def validate(session: nox.Session) -> None:
 
 
 @nox.session
+def tune(session: nox.Session) -> None:
+    """Search a written grid of settings for every arm, the same number of trials each."""
+    session.run(environment(session), "-m", "runner", "tune", *session.posargs)
+
+
+@nox.session
 def register(session: nox.Session) -> None:
     """Write an expectation from a pilot run, to be committed alone before it is measured."""
     session.run(environment(session), "-m", "runner", "register", *session.posargs)
@@ -191,6 +197,44 @@ def publish(session: nox.Session) -> None:
 
 
 @nox.session
+def collect(session: nox.Session) -> None:
+    """Publish every complete run of several checkouts and put their figures on record."""
+    python = environment(session)
+    session.run(python, "-m", "runner", "collect", *session.posargs)
+    if "--help" not in session.posargs:
+        session.run(python, "-m", "pipelines", "rederive", "--update")
+
+
+@nox.session
+def matrix(session: nox.Session) -> None:
+    """Print the jobs of a workflow's matrix; in a workflow, as its output ``matrix``."""
+    python = environment(session)
+    found = session.run(python, "-m", "runner", "matrix", *session.posargs, silent=True)
+    print(found)
+    if output := os.environ.get("GITHUB_OUTPUT"):
+        with Path(output).open("a", encoding="utf-8") as file:
+            file.write(f"matrix={str(found).strip()}\n")
+
+
+@nox.session
+def shots(session: nox.Session) -> None:
+    """Screenshots of every page of the built site: light, dark, and as on a phone."""
+    python = environment(session)
+    need_browser(session)
+    session.run(python, "-m", "pipelines", "warehouse")
+    session.run(python, "-m", "pipelines", "site")
+    session.run(python, "tests/site/shots.py", *session.posargs)
+
+
+@nox.session
+def speed(session: nox.Session) -> None:
+    """Measure what the site promises: build times, memory, charts, the first answer of SQL."""
+    python = environment(session)
+    need_browser(session)
+    session.run(python, "tests/site/speed.py", env={"PYTHONPATH": str(ROOT / "tests")})
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure the engine's own overhead and its rates against llama-bench."""
     session.run(environment(session), "-m", "runner", "bench", *session.posargs)
@@ -200,6 +244,14 @@ def bench(session: nox.Session) -> None:
 def warehouse(session: nox.Session) -> None:
     """Turn the Parquet of every run into data/results.duckdb."""
     session.run(environment(session), "-m", "pipelines", "warehouse", *session.posargs)
+
+
+@nox.session
+def compare(session: nox.Session) -> None:
+    """Compare two runs of the warehouse; fails where one became slower."""
+    python = environment(session)
+    session.run(python, "-m", "pipelines", "warehouse")
+    session.run(python, "-m", "pipelines", "compare", *session.posargs)
 
 
 @nox.session

@@ -96,6 +96,16 @@ def sweep(
             help="Before the blocks compare what the arms would say freely.",
         ),
     ] = True,
+    floor: Annotated[
+        bool,
+        typer.Option(
+            "--floor", help="In every block ask llama-bench what the tokens cost at the least."
+        ),
+    ] = False,
+    tuned: Annotated[
+        Path | None,
+        typer.Option("--tuned", help="Settings that nox -s tune found best, of data/tuning/."),
+    ] = None,
     wait_quiet: Annotated[
         float | None,
         typer.Option(
@@ -130,6 +140,8 @@ def sweep(
 
       livekv sweep --sweep reference --wait-quiet 600
 
+      livekv sweep --arms live_kv,reprefill,llama_server,llama_server_cold,llama_cpp_python
+
       livekv sweep --resume last
     """
     from runner.plan import Request
@@ -152,6 +164,8 @@ def sweep(
             out=out,
             calibration=calibration,
             equivalence=equivalence,
+            floor=floor,
+            tuned=tuned,
             wait_quiet=wait_quiet,
             exploratory=exploratory,
             resume=resume,
@@ -247,6 +261,27 @@ def bench(
 
 
 @app.command()
+def tune(
+    platform: PlatformOption = "cpu",
+    model: ModelOption = "smollm2-135m",
+    threads: ThreadsOption = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Of order and text. Default: drawn.")
+    ] = None,
+    llama_cpp: LlamaCppOption = None,
+) -> None:
+    """Search the grid of data/tuning.toml for every arm, the same number of trials each.
+
+    Examples:
+
+      livekv tune --model smollm2-135m --threads 1
+    """
+    from runner.tune import run_tuning
+
+    typer.echo(run_tuning(platform, model, threads, llama_cpp, seed, Console()))
+
+
+@app.command()
 def register(
     id: Annotated[
         str | None, typer.Argument(help="Name of the expectation: data/expectations/ID.toml.")
@@ -323,6 +358,47 @@ def publish(
     from runner.sweep import DEFAULT_OUT
 
     typer.echo(publish_run(run, out or DEFAULT_OUT, ledger_from=ledger_from))
+
+
+@app.command()
+def collect(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of checkouts, each with build/runs and data/ledger.")
+    ],
+) -> None:
+    """Publish every complete run of several checkouts, e.g. the artifacts of a workflow.
+
+    Examples:
+
+      livekv collect measured
+    """
+    from runner.collect import collect_runs
+
+    for line in collect_runs(folder):
+        typer.echo(line)
+
+
+@app.command()
+def matrix(
+    platform: Annotated[
+        str, typer.Option("--platform", help="A file of data/platforms/, or all.")
+    ] = "all",
+    sweep: Annotated[str, typer.Option("--sweep", help="A file of data/sweeps/, or all.")] = "all",
+    model: ModelOption = "smollm2-135m",
+) -> None:
+    """Print the jobs of a workflow's matrix as JSON: platforms times sweeps.
+
+    Examples:
+
+      livekv matrix
+
+      livekv matrix --platform cuda --sweep reference
+    """
+    import json
+
+    from runner import matrix as jobs
+
+    typer.echo(json.dumps(jobs.matrix(platform, sweep, model)))
 
 
 @app.command()
