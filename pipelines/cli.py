@@ -132,6 +132,30 @@ def site(
 
 
 @app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="Id of a run, or its beginning.")],
+    second: Annotated[str, typer.Argument(help="Id of another, the later one.")],
+) -> None:
+    """Compare two runs: environment first, then a grade per arm and point; exit 9 when slower.
+
+    Two runs of different machines or models are refused: their ratio says nothing of the software.
+
+    Examples:
+
+      python -m pipelines compare 20261130T233037Z 20261204T035600Z
+
+      python -m pipelines compare RUN_BEFORE RUN_AFTER
+    """
+    from pipelines.comparing import compare_runs, print_comparison, require_no_slower
+    from pipelines.database import open_database
+
+    with open_database(Layout().database) as database:
+        comparison = compare_runs(database, first, second)
+        print_comparison(comparison, Console())
+    require_no_slower(comparison)
+
+
+@app.command()
 def rederive(
     update: Annotated[
         bool,

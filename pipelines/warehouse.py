@@ -13,7 +13,10 @@ import pyarrow as pa
 
 from pipelines.analysis.closure import insert_closure
 from pipelines.analysis.derive import insert_order_effects, insert_ratios, insert_replications
+from pipelines.analysis.floor import insert_floors
+from pipelines.analysis.graded import insert_comparisons
 from pipelines.analysis.judging import insert_verdicts
+from pipelines.analysis.predictions import insert_predictions
 from pipelines.expectations import ExpectationFile, load_expectations
 from pipelines.ledger import Fault, insert_ledger
 from pipelines.paths import Layout
@@ -102,6 +105,9 @@ def _derive(con: duckdb.DuckDBPyConnection, expectations: Sequence[ExpectationFi
     insert_closure(con, expectations)
     insert_verdicts(con, expectations)
     insert_order_effects(con)
+    insert_floors(con)
+    insert_predictions(con)
+    insert_comparisons(con)
     _script(con, "replications.sql")
     insert_replications(con)
     _script(con, "targets.sql")
@@ -141,7 +147,7 @@ def _insert_expectations(con: duckdb.DuckDBPyConnection, files: Sequence[Expecta
     )
     con.execute(
         "create table forecasts (expectation_id varchar, digest varchar, model varchar,"
-        " point varchar, role varchar, low double, high double, threshold double)"
+        " point varchar, baseline varchar, role varchar, low double, high double, threshold double)"
     )
     for file in files:
         one = file.expectation
@@ -166,12 +172,13 @@ def _insert_expectations(con: duckdb.DuckDBPyConnection, files: Sequence[Expecta
         )
         for row in one.forecast:
             con.execute(
-                "insert into forecasts values (?, ?, ?, ?, ?, ?, ?, ?)",
+                "insert into forecasts values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [
                     one.id,
                     file.digest,
                     row.model,
                     row.point,
+                    one.baseline_of(row),
                     row.role,
                     row.low,
                     row.high,

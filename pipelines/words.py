@@ -19,6 +19,11 @@ def interval(low: float | None, high: float | None) -> str:
     return ABSENT if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
+def fine_interval(low: float | None, high: float | None) -> str:
+    """An interval of ratios near 1, with three decimals, or a dash."""
+    return ABSENT if low is None or high is None else f"{low:.3f} to {high:.3f}"
+
+
 def signed_interval(low: float | None, high: float | None) -> str:
     """An interval of shares around zero as percent, or a dash."""
     return ABSENT if low is None or high is None else f"{low:+.1%} to {high:+.1%}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelines.analysis.costs import Reading
 from runner.catalog import Point
 from runner.ledger import Ledger, file_digests
 from runner.records import write_table
@@ -24,6 +25,11 @@ REFERENCE = (
 )
 # Arms of a sweep with its A/A.
 REPEATED = ("live_kv", "live_kv_again", "reprefill")
+
+COMMAND = (
+    "nox -s sweep -- --platform cpu --model smollm2-135m --sweep reference --blocks 12"
+    " --threads 1 --seed 7"
+)
 
 EXPECTATION = """\
 title = "Tool loop, synthetic"
@@ -72,6 +78,32 @@ class World:
     run_extra: dict[str, Any] = field(default_factory=dict)
     edit_block: Callable[[dict[str, Any]], None] = lambda row: None
     edit_hop: Callable[[dict[str, Any]], None] = lambda row: None
+
+
+def readings(prefill_s: float = 0.002, decode_s: float = 0.01) -> list[Reading]:
+    """What a calibration would find where every token costs the same at every depth."""
+    parts = [Reading("prefill", 0, n, n * prefill_s) for n in (16, 48, 160, 363)]
+    found = [*parts]
+    for depth in (0, 568, 1136):
+        found.append(Reading("prefill", depth, 512, 512 * prefill_s))
+        found.append(Reading("hop", depth + 512, 25, 25 * prefill_s))
+        found.append(Reading("decode", depth + 537, 31, 31 * decode_s))
+    return found
+
+
+def calibration(
+    world: World, drift: Callable[[int], float] = lambda block: 1.0, n_blocks: int | None = None
+) -> list[dict[str, Any]]:
+    """Rows of the synthetic world's costs; `drift` multiplies those of a block."""
+    return [
+        {
+            "run_id": world.run_id, "block": block, "kind": one.kind, "depth": one.depth,
+            "n_tokens": one.n_tokens, "repeat": 0, "seconds": one.seconds * drift(block),
+            "reason": None,
+        }
+        for block in range(world.n_blocks if n_blocks is None else n_blocks)
+        for one in readings(world.prefill_s, world.decode_s)
+    ]  # fmt: skip
 
 
 def write_expectation(
@@ -162,14 +194,16 @@ def _hops(
         n_new = point.prefix if hop == 0 else point.result
         before = context + (point.generate if hop else 0)
         context = before + n_new
-        fed = context if arm == "reprefill" else n_new + (hop > 0)
+        kept = arm not in ("reprefill", "llama_server_cold")
+        fed = n_new + (hop > 0) if kept else context
         prefill = fed * world.prefill_s * factor
         decode = (point.generate - 1) * world.decode_s * factor
         row = {
             "run_id": world.run_id, "block": block, "point": point.id, "arm": arm, "hop": hop,
             "n_new": n_new, "n_context": context,
             "n_evaluated": fed + point.generate - 1,
-            "n_reused": 0 if arm == "reprefill" else context - fed,
+            "n_reused": context - fed if kept else 0,
+            "n_shared": context - fed if kept and arm.startswith("llama") else None,
             "n_generated": point.generate,
             "wall_s": prefill + decode, "ttft_s": prefill, "prefill_s": prefill, "decode_s": decode,
             "digest_in": f"in-{point.id}-{hop}", "digest_out": f"out-{point.id}-{hop}",
@@ -198,6 +232,8 @@ def _block(
         "n_agreed": total("n_agreed"), "peak_rss_bytes": 500_000_000, "load_s": 0.5,
         "steal_fraction": 0.0, "other_cpu_fraction": 0.01, "involuntary_switches": 3,
         "load_1m": 1.0,
+        "n_requests": len(hops) if arm.startswith("llama_server") else None,
+        "transport_s": 0.001 if arm.startswith("llama_server") else None,
     }  # fmt: skip
     world.edit_block(row)
     return row
@@ -216,7 +252,7 @@ def _run(world: World) -> dict[str, Any]:
     return {
         "run_id": world.run_id, "status": world.status, "status_reason": world.status_reason,
         "started_at": started, "ended_at": started + timedelta(hours=1), "sweep": "reference",
-        "platform": world.platform, "machine_key": world.machine_key, "command": "nox -s sweep --",
+        "platform": world.platform, "machine_key": world.machine_key, "command": COMMAND,
         "harness_version": "0.1.0", "harness_commit": "c" * 40, "harness_tree": "t" * 40,
         "harness_dirty": False, "registration_status": world.registration_status,
         "registration_reason": None, "expectation_id": world.expectation_id,

@@ -25,7 +25,7 @@ def environment_fingerprint(run: Mapping[str, Any]) -> str:
     Raises:
         ValueError: its environment is not JSON.
     """
-    stated = json.dumps(_facts(run), sort_keys=True)
+    stated = json.dumps(environment_facts(run), sort_keys=True)
     return hashlib.sha256(stated.encode()).hexdigest()
 
 
@@ -37,7 +37,7 @@ def environment_difference(
     Raises:
         ValueError: an environment is not JSON.
     """
-    first, second = _facts(one), _facts(other)
+    first, second = environment_facts(one), environment_facts(other)
     return [
         (name, first.get(name), second.get(name))
         for name in sorted(first.keys() | second.keys())
@@ -45,7 +45,12 @@ def environment_difference(
     ]
 
 
-def _facts(run: Mapping[str, Any]) -> dict[str, Value]:
+def environment_facts(run: Mapping[str, Any]) -> dict[str, Value]:
+    """Everything `environment_difference` compares, flat, by name; what is not set is left out.
+
+    Raises:
+        ValueError: its environment is not JSON.
+    """
     environment = _flat("environment", json.loads(run["environment"]))
     facts = {name: run[name] for name in FIELDS} | environment
     # Unset and never set are the same, so that a newer harness that asks for more agrees.

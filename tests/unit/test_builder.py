@@ -6,7 +6,7 @@ from pathlib import Path
 
 from synthetic import usual_forecasts, write_expectation
 
-from pipelines.publish.builder import choices, common_commands, options
+from pipelines.publish.builder import LABELS, address, choices, common_commands, options
 from runner import catalog
 from runner.paths import DATA
 
@@ -18,8 +18,8 @@ def test_every_option_of_the_sweep_is_there_with_its_default() -> None:
     assert found["hops"]["min"] == 0
     assert found["prefix"]["min"] == 1
     assert found["blocks"]["default"] is None
-    assert found["exploratory"]["switch"] is True
-    assert found["model"]["switch"] is False
+    assert found["exploratory"]["kind"] == "checkbox"
+    assert found["model"]["kind"] == "select"
     assert {"sweep", "threads", "max_prefix", "dry_run", "resume"} <= set(found)
 
 
@@ -55,3 +55,22 @@ def test_common_commands_name_every_other_sweep_and_platform() -> None:
         assert f"--sweep {name}" in said
     for name in set(catalog.platforms()) - {"cpu"}:
         assert f"--platform {name}" in said
+
+
+def test_every_option_has_a_label_and_a_control() -> None:
+    found = options()
+    assert set(found) == set(LABELS), "a new option needs a label in the builder"
+    assert {option["kind"] for option in found.values()} == {
+        "checkbox", "select", "many", "number", "text",
+    }  # fmt: skip
+    assert (found["wait_quiet"]["kind"], found["wait_quiet"]["whole"]) == ("number", False)
+    assert (found["blocks"]["kind"], found["blocks"]["whole"]) == ("number", True)
+    assert found["calibration"]["off"] == "--no-calibration"
+
+
+def test_a_command_is_an_address_of_the_builder() -> None:
+    assert address("nox -s sweep") == "config/"
+    command = "nox -s sweep -- --platform cpu --sweep reference --blocks 12 --no-calibration"
+    assert address(command) == "config/?sweep=reference&blocks=12&calibration=0"
+    assert address("nox -s sweep -- --no-longer-there") == "config/"
+    assert address("nox -s sweep -- '") == "config/"

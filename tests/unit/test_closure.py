@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import REPEATED, World, usual_forecasts, write_expectation, write_run
+from synthetic import (
+    REPEATED,
+    World,
+    calibration,
+    usual_forecasts,
+    write_expectation,
+    write_run,
+)
 
 from pipelines.analysis.costs import CannotPredict, Costs, Reading, fit_costs
 from pipelines.database import Database
@@ -26,32 +32,6 @@ from runner.catalog import Point
 POINT = Point(prefix=363, hops=4)
 PARITY = Point(prefix=363, hops=0)
 Rows = list[dict[str, Any]]
-
-
-def readings(prefill_s: float = 0.002, decode_s: float = 0.01) -> list[Reading]:
-    """What a calibration would find where every token costs the same at every depth."""
-    parts = [Reading("prefill", 0, n, n * prefill_s) for n in (16, 48, 160, 363)]
-    found = [*parts]
-    for depth in (0, 568, 1136):
-        found.append(Reading("prefill", depth, 512, 512 * prefill_s))
-        found.append(Reading("hop", depth + 512, 25, 25 * prefill_s))
-        found.append(Reading("decode", depth + 537, 31, 31 * decode_s))
-    return found
-
-
-def calibration(
-    world: World, drift: Callable[[int], float] = lambda block: 1.0, n_blocks: int | None = None
-) -> Rows:
-    """Rows of the synthetic world's costs; `drift` multiplies those of a block."""
-    return [
-        {
-            "run_id": world.run_id, "block": block, "kind": one.kind, "depth": one.depth,
-            "n_tokens": one.n_tokens, "repeat": 0, "seconds": one.seconds * drift(block),
-            "reason": None,
-        }
-        for block in range(world.n_blocks if n_blocks is None else n_blocks)
-        for one in readings(world.prefill_s, world.decode_s)
-    ]  # fmt: skip
 
 
 def calibrated(**changes: Any) -> World:

@@ -138,7 +138,7 @@ def test_what_could_not_be_compared_says_why(tables: Tables) -> None:
 
 def test_a_run_without_the_comparison_says_so(tables: Tables) -> None:
     tables.fill(*FREE)
-    assert equivalence_section(tables.database, "another").startswith("Not compared")
+    assert equivalence_section(tables.database, "another").startswith("<p>Not compared")
     assert show(free_output({"short": None, "control_holds": None})) == "&mdash;"
 
 
