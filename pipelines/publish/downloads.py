@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
+import pyarrow.parquet as pq
 
 from pipelines.database import Row
 from pipelines.paths import Layout
@@ -30,7 +31,10 @@ def write_downloads(layout: Layout, staged: Path) -> tuple[Row, ...]:
     folder.mkdir(parents=True, exist_ok=True)
     database = build_warehouse(layout, folder / "results.duckdb", local=False).path
     fix_identity(database)
-    files = [(database, "every published run and all that is derived from it")]
+    files = [
+        (database, "every published run and all that is derived from it"),
+        (_ratios(database, folder), "every ratio with its run, platform and model"),
+    ]
     for run in find(layout.published, None).runs:
         for name in TABLES:
             source = run.path / f"{name}.parquet"
@@ -44,6 +48,20 @@ def write_downloads(layout: Layout, staged: Path) -> tuple[Row, ...]:
     sums = "".join(f"{row['sha256']}  {row['path'].split('/', 1)[1]}\n" for row in rows)
     (folder / "SHA256SUMS").write_text(sums, encoding="utf-8")
     return rows
+
+
+_RATIOS: Final = """
+select r.platform, r.model_id, r.machine_key, r.registration_status, q.*
+from ratios q join run r using (run_id)
+order by r.platform, r.model_id, q.run_id, q.n_hops, q.n_prefix, q.point, q.baseline, q.measure
+"""
+
+
+def _ratios(database: Path, folder: Path) -> Path:
+    target = folder / "ratios.parquet"
+    with duckdb.connect(str(database), read_only=True) as con:
+        pq.write_table(con.sql(_RATIOS).to_arrow_table(), target)
+    return target
 
 
 def _row(path: Path, what: str, staged: Path) -> Row:

@@ -12,10 +12,12 @@ _POINTS: Final = """
 select e.*, b.n_prefix, b.n_hops
 from equivalence_points e
 join (select distinct run_id, point, n_prefix, n_hops from blocks) b using (run_id, point)
-where e.run_id = ? order by b.n_hops, b.n_prefix, e.point, e.comparison
+order by b.n_hops, b.n_prefix, e.point, e.comparison
 """
 _NAMES: Final = {"free": "against re-prefill", "matched": "control, equal batch shapes"}
-_ABSENT: Final = "Not compared: the run is older than this comparison, or was made without it."
+_ABSENT: Final = (
+    "<p>Not compared: the run is older than this comparison, or was made without it.</p>"
+)
 
 
 def free_output(row: Row) -> Cell:
@@ -25,7 +27,7 @@ def free_output(row: Row) -> Cell:
 
 def equivalence_section(database: Database, run_id: str) -> str:
     """The comparison of every point of a run, a failed control before anything else."""
-    rows = database.rows(_POINTS, [run_id])
+    rows = database.of_run(_POINTS, run_id)
     if not rows:
         return _ABSENT
     head = (
@@ -71,9 +73,7 @@ def _deviations(value: float | None) -> str | None:
 
 
 def _turns(database: Database, run_id: str) -> str:
-    rows = database.rows(
-        "from equivalence where run_id = ? order by point, comparison, hop", [run_id]
-    )
+    rows = database.of_run("from equivalence order by point, comparison, hop", run_id)
     head = ("Point", "Comparison", "Hop", "Tokens agreed", "Margin", "Largest difference", "Spread")
     lines = (
         [

@@ -87,15 +87,15 @@ def _our_trace(name: str, rows: list[Row], index: int) -> Figure:
 
 def run_blocks(database: Database, run_id: str) -> Figure:
     """Every block of a run, one mark a block and point; void ones are drawn as crosses."""
-    rows = database.rows(
+    rows = database.of_run(
         """
-        select p.point, p.baseline, p.block, p.usable, p.reason,
+        select p.run_id, p.point, p.baseline, p.block, p.usable, p.reason,
                p.base_wall_s / p.treat_wall_s as ratio
         from block_pairs p join point_blocks q using (run_id, point, baseline)
-        where p.run_id = ? and p.base_wall_s > 0 and p.treat_wall_s > 0
+        where p.base_wall_s > 0 and p.treat_wall_s > 0
         order by q.n_hops, q.n_prefix, p.point, p.baseline, p.block
         """,
-        [run_id],
+        run_id,
     )
     traces = []
     for index, (name, group) in enumerate(_by(rows, "point", "baseline")):

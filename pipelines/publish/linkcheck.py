@@ -64,12 +64,13 @@ def check_site(folder: Path) -> list[Fault]:
     pages = {
         path: _Page(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.html"))
     }
+    known = {path.resolve(): page.ids for path, page in pages.items()}
     faults: list[Fault] = []
     for path, page in pages.items():
         name = path.relative_to(folder).as_posix()
         for reference in page.links:
             if not _is_foreign(reference):
-                reason = _dead(reference, path, folder, pages)
+                reason = _dead(reference, path, folder, known)
                 faults += [Fault(name, reference, reason)] if reason else []
         faults += _load_faults(page.loads, path, folder)
     for path in sorted(folder.rglob("*.css")):
@@ -102,14 +103,14 @@ def _target(reference: str, path: Path, folder: Path) -> Path:
     return target / "index.html" if inside.endswith("/") or target.is_dir() else target
 
 
-def _dead(reference: str, path: Path, folder: Path, pages: dict[Path, _Page]) -> str | None:
+def _dead(reference: str, path: Path, folder: Path, known: dict[Path, set[str]]) -> str | None:
     target = _target(reference, path, folder).resolve()
     if not target.is_relative_to(folder.resolve()):
         return "leaves the site"
     if not target.exists():
         return "no such page"
     anchor = unquote(urlsplit(reference).fragment)
-    known = {item.resolve(): page for item, page in pages.items()}.get(target) if anchor else None
-    if known is not None and anchor not in known.ids and not anchor.startswith("__"):
+    ids = known.get(target) if anchor else None
+    if ids is not None and anchor not in ids and not anchor.startswith("__"):
         return "no such anchor"
     return None

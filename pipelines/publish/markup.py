@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -57,6 +58,13 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> 
         lines.append(f'<tr><th scope="row">{show(first)}</th>{cells}</tr>')
     lines.append("</tbody></table></div>")
     return "\n".join(lines)
+
+
+def heading(text: str) -> str:
+    """A second heading with an anchor of its own words, as mkdocs writes it."""
+    anchor = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    sign = f'<a class="headerlink" href="#{anchor}" title="Permanent link">&para;</a>'
+    return f'<h2 id="{anchor}">{escape(text)}{sign}</h2>'
 
 
 def facts(caption: str, rows: Iterable[tuple[str, Cell]]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Final
 
 from pipelines import words
 from pipelines.database import Database, Row
+from pipelines.publish import builder
 from pipelines.publish.equivalence import equivalence_section, free_output
 from pipelines.publish.figures import run_blocks, write_figure
 from pipelines.publish.markup import (
@@ -18,10 +18,16 @@ from pipelines.publish.markup import (
     code,
     facts,
     folded,
+    heading,
+    link,
+    place,
     table,
     verdict_badge,
 )
+from pipelines.publish.shell import Page, fill_shell
 from pipelines.publish.waterfall import write_waterfalls
+
+FOLDER: Final = "runs"
 
 _IDENTITY: Final = (
     "status", "status_reason", "started_at", "ended_at", "sweep", "order_seed", "blocks_planned",
@@ -50,48 +56,54 @@ def page_of(row: Row) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{row['platform']}-{row['run_id']}")
 
 
-def write_run_pages(database: Database, staged: Path) -> None:
-    """Write a page and a figure for every run into the staged source of the site."""
+def write_run_pages(database: Database, built: Path) -> None:
+    """Make the page and the figures of every run in the built site, from the shell of `FOLDER`."""
+    pages = []
     for run in database.rows("from run order by platform, run_id"):
         name = page_of(run)
-        figures = staged / "figures"
+        figures = built / "figures"
         write_figure(figures, f"run-{name}", run_blocks(database, run["run_id"]))
         falls = write_waterfalls(database, run["run_id"], f"run-{name}", figures)
-        path = staged / "runs" / f"{name}.md"
-        path.write_text(_page(database, run, f"run-{name}", falls), encoding="utf-8")
+        body = place(_page(database, run, f"run-{name}", falls), depth=2)
+        pages.append(Page(name, f"Run {run['run_id']}", body))
+    fill_shell(built, FOLDER, pages)
 
 
 def _page(database: Database, run: Row, figure_id: str, falls: list[str]) -> str:
-    title = f"Run {run['run_id']}"
     kind = "Published" if run["published"] else "Local, not published"
     shape = words.weights(run)
     label = "Block ratios, whole session: every block; crosses are void blocks."
+    run_id = run["run_id"]
     parts = [
-        f"---\ntitle: {json.dumps(title)}\nhide: [toc]\n---\n",
-        f"# {_plain(title)}\n",
-        f"<p>{badge(run['registration_status']).text} {kind}. {shape}</p>\n",
-        "## Verdicts\n", _verdicts(database, run["run_id"]), "",
-        "## Ratios\n", _ratios(database, run["run_id"]), "",
-        "## What the model would say freely\n", equivalence_section(database, run["run_id"]), "",
-        "## Every block\n", chart(figure_id, label), "", _blocks(database, run["run_id"]), "",
-        _order(database, run["run_id"]), "",
-        "## Where the saved time comes from\n", *falls, "",
-        _ceilings(database, run["run_id"]), "", _hops_times_ttft(database, run["run_id"]), "",
-        _closure(database, run["run_id"]), "",
-        "## Registration\n", _facts("Registration", run, _REGISTRATION), "",
-        _ledger(database, run["run_id"]), "",
-        "## Reproduce\n", facts("Command", [("command", code(run["command"]))]), "",
-        "## Checks\n", _checks(database, run["run_id"]), "",
-        "## Engine and model\n", _facts("Engine and model", run, _ENGINE), "",
-        "## Machine\n", _facts("Machine", run, _MACHINE), "",
-        "## Identity\n", _facts("Identity", run, _IDENTITY), "",
+        f"<p>{badge(run['registration_status']).text} {kind}. {shape}</p>",
+        heading("Verdicts"), _verdicts(database, run_id),
+        heading("Ratios"), _ratios(database, run_id),
+        heading("What the model would say freely"), equivalence_section(database, run_id),
+        heading("Every block"), chart(figure_id, label), _blocks(database, run_id),
+        _order(database, run_id),
+        heading("Where the saved time comes from"), *falls,
+        _ceilings(database, run_id), _hops_times_ttft(database, run_id), _closure(database, run_id),
+        heading("Registration"), _facts("Registration", run, _REGISTRATION),
+        _ledger(database, run_id),
+        heading("Reproduce"), _reproduce(run),
+        heading("Checks"), _checks(database, run_id),
+        heading("Engine and model"), _facts("Engine and model", run, _ENGINE),
+        heading("Machine"), _facts("Machine", run, _MACHINE),
+        heading("Identity"), _facts("Identity", run, _IDENTITY),
     ]  # fmt: skip
     return "\n".join(parts)
 
 
-def _plain(text: str) -> str:
-    # Markdown reads these; a heading shows them.
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|&$~^=:-])", lambda m: f"&#{ord(m[1])};", text)
+def _reproduce(run: Row) -> str:
+    panel: list[tuple[str, Cell]] = [
+        ("command", code(run["command"])),
+        ("check out first", code(f"git checkout {run['harness_commit']}")),
+        ("the same, in a form", link(f"@/{builder.address(run['command'])}", "build the command")),
+        ("machine", f"{run['gpu'] or run['cpu']}, {run['n_threads']} thread(s), {run['os']}"),
+        ("library", code(run["library_sha256"])),
+        ("model", f"{run['model_id']}, {run['model_quantisation']}"),
+    ]
+    return facts("Command, configuration, environment", panel)
 
 
 def _facts(caption: str, run: Row, names: tuple[str, ...]) -> str:
@@ -99,15 +111,15 @@ def _facts(caption: str, run: Row, names: tuple[str, ...]) -> str:
 
 
 def _verdicts(database: Database, run_id: str) -> str:
-    rows = database.rows(
+    rows = database.of_run(
         """
         select v.*, q.n_prefix, q.n_hops, r.registration_status
         from verdicts v join run r using (run_id)
         join ratios q on q.run_id = v.run_id and q.point = v.point and q.baseline = v.baseline
             and q.measure = 'whole session'
-        where v.run_id = ? order by q.n_hops, q.n_prefix, q.baseline
+        order by q.n_hops, q.n_prefix, q.baseline
         """,
-        [run_id],
+        run_id,
     )
     head = ("Prefix / hops", "Baseline", "Role", "Verdict", "Forecast", "In a sentence")
     lines = (
@@ -121,7 +133,7 @@ def _verdicts(database: Database, run_id: str) -> str:
 
 
 def _ratios(database: Database, run_id: str) -> str:
-    rows = database.rows(
+    rows = database.of_run(
         """
         select q.*, v.verdict, v.forecast, v.sentence, v.role, r.registration_status,
                e.short, e.control_holds
@@ -131,9 +143,9 @@ def _ratios(database: Database, run_id: str) -> str:
         left join measures m using (measure)
         left join equivalence_points e on e.run_id = q.run_id and e.point = q.point
             and e.comparison = 'free'
-        where q.run_id = ? order by m.position, q.n_hops, q.n_prefix, q.baseline
+        order by m.position, q.n_hops, q.n_prefix, q.baseline
         """,
-        [run_id],
+        run_id,
     )
     head = (
         "Prefix / hops", "Times", "Baseline", "Ratio", "95 % t interval", "Exact median interval",
@@ -166,7 +178,7 @@ def _verdict(row: Row) -> Cell:
 
 
 def _order(database: Database, run_id: str) -> str:
-    rows = database.rows("from order_effects where run_id = ? order by point, baseline", [run_id])
+    rows = database.of_run("from order_effects order by point, baseline", run_id)
     if not rows:
         return ""
     head = ("Point", "Baseline", "First of the two: live KV, baseline", "In a sentence")
@@ -181,14 +193,13 @@ def _order(database: Database, run_id: str) -> str:
 
 
 def _ceilings(database: Database, run_id: str) -> str:
-    rows = database.rows(
+    rows = database.of_run(
         """
         select c.*, q.n_prefix, q.n_hops, q.ratio from ceilings c
         join ratios q using (run_id, point, baseline)
-        where c.run_id = ? and q.measure = 'whole session'
-        order by q.n_hops, q.n_prefix, c.baseline
+        where q.measure = 'whole session' order by q.n_hops, q.n_prefix, c.baseline
         """,
-        [run_id],
+        run_id,
     )
     head = (
         "Prefix / hops", "Baseline", "Ratio", "Ceiling", "95 % t interval",
@@ -208,9 +219,9 @@ def _ceilings(database: Database, run_id: str) -> str:
 
 
 def _ledger(database: Database, run_id: str) -> str:
-    rows = database.rows("from ledger where run_id = ? order by machine_key, seq", [run_id])
+    rows = database.of_run("from ledger where run_id is not null order by machine_key, seq", run_id)
     if not rows:
-        return "This run stands in no ledger."
+        return "<p>This run stands in no ledger.</p>"
     head = ("Line", "Event", "Written", "Reason", "Its SHA-256")
     lines = (
         [
@@ -223,13 +234,13 @@ def _ledger(database: Database, run_id: str) -> str:
 
 
 def _blocks(database: Database, run_id: str) -> str:
-    rows = database.rows(
+    rows = database.of_run(
         """
         select p.*, p.base_wall_s / nullif(p.treat_wall_s, 0) as ratio
         from block_pairs p join point_blocks q using (run_id, point, baseline)
-        where p.run_id = ? order by q.n_hops, q.n_prefix, p.point, p.baseline, p.block
+        order by q.n_hops, q.n_prefix, p.point, p.baseline, p.block
         """,
-        [run_id],
+        run_id,
     )
     head = ("Point", "Baseline", "Block", "Baseline time", "Live KV time", "Ratio", "Used")
     lines = (
@@ -244,7 +255,7 @@ def _blocks(database: Database, run_id: str) -> str:
 
 
 def _hops_times_ttft(database: Database, run_id: str) -> str:
-    rows = database.rows("from hops_times_ttft where run_id = ?", [run_id])
+    rows = database.of_run("from hops_times_ttft", run_id)
     head = (
         "Point", "Baseline", "Saved", "Hops x baseline TTFT", "Share",
         "Hops x TTFT difference", "Share",
@@ -262,7 +273,7 @@ def _hops_times_ttft(database: Database, run_id: str) -> str:
 
 
 def _closure(database: Database, run_id: str) -> str:
-    rows = database.rows("from closure where run_id = ?", [run_id])
+    rows = database.of_run("from closure", run_id)
     head = ("Point", "Hop", "Saved", "Prefill", "Decode", "Other", "Tokens not evaluated")
     lines = (
         [
@@ -276,7 +287,7 @@ def _closure(database: Database, run_id: str) -> str:
 
 
 def _checks(database: Database, run_id: str) -> str:
-    rows = database.rows("from checks where run_id = ?", [run_id])
+    rows = database.of_run("from checks", run_id)
     head = ("Check", "Status", "Value", "Detail", "A failure would mean")
     lines = (
         [row["check"], row["status"], _value(row), row["detail"], row["meaning"]] for row in rows

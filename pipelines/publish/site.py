@@ -14,18 +14,24 @@ from rich.console import Console
 
 from pipelines.database import Database, open_database
 from pipelines.paths import Layout
+from pipelines.publish.comparisons import write_comparisons
 from pipelines.publish.downloads import write_downloads
+from pipelines.publish.explorer import write_explorer
 from pipelines.publish.figures import measured_vs_target, write_figure
 from pipelines.publish.fragments import Context, fragment
 from pipelines.publish.linkcheck import check_site
 from pipelines.publish.markup import place
-from pipelines.publish.runs import write_run_pages
-from pipelines.publish.vendor import write_plotly
+from pipelines.publish.runs import FOLDER, write_run_pages
+from pipelines.publish.shell import stage_shell
+from pipelines.publish.vendor import write_vendor
 from pipelines.warehouse import build_warehouse
 from runner.errors import EnvironmentProblem, LivekvError
 
 # Alone on its line: a page says where a generated piece goes, the text around it stays by hand.
 _MARKER: Final = re.compile(r"^<!-- data: ([a-z-]+) -->$", re.MULTILINE)
+
+
+_THEME: Final = Path(__file__).parent / "theme"
 
 
 class SiteError(LivekvError):
@@ -44,7 +50,8 @@ def build_site(layout: Layout, console: Console, url: str | None = None) -> None
     with open_database(layout.database) as database:
         stage(layout, database, console)
         epoch = database.one("select coalesce(epoch(max(ended_at))::bigint, 0) as t from run")["t"]
-    _mkdocs(layout, url, epoch)
+        _mkdocs(layout, url, epoch)
+        write_run_pages(database, layout.built)
     faults = check_site(layout.built)
     if faults:
         listed = "; ".join(str(fault) for fault in faults[:5])
@@ -62,8 +69,10 @@ def stage(layout: Layout, database: Database, console: Console) -> None:
         filled = _MARKER.sub(lambda found: fragment(found[1], context), text)
         page.write_text(place(filled, _depth(page, layout.staged)), encoding="utf-8")
     write_figure(layout.staged / "figures", "measured-vs-target", measured_vs_target(database))
-    write_run_pages(database, layout.staged)
-    write_plotly(layout.root, layout.staged, console)
+    stage_shell(layout.staged / FOLDER)
+    write_explorer(database, layout.staged)
+    write_comparisons(database, layout.staged)
+    write_vendor(layout.root, layout.staged, console)
 
 
 def _depth(page: Path, staged: Path) -> int:
@@ -78,6 +87,7 @@ def _mkdocs(layout: Layout, url: str | None, epoch: int) -> None:
         f"INHERIT: {_quoted(layout.root / 'mkdocs.yml')}",
         f"docs_dir: {_quoted(layout.staged)}",
         f"site_dir: {_quoted(layout.built)}",
+        f"theme: {{custom_dir: {_quoted(_THEME)}}}",
     ]
     if url is not None:
         lines.append(f"site_url: '{url}'")

@@ -25,7 +25,7 @@ select c.*, q.n_prefix, q.n_hops, e.ceiling, e.ceiling_low, e.ceiling_high,
 from closure_points c
 join point_blocks q using (run_id, point, baseline)
 join ceilings e using (run_id, point, baseline)
-where c.run_id = ? order by q.n_hops, q.n_prefix, c.point, c.baseline
+order by q.n_hops, q.n_prefix, c.point, c.baseline
 """
 
 
@@ -50,7 +50,7 @@ def write_waterfalls(database: Database, run_id: str, name: str, folder: Path) -
 
 def waterfalls(database: Database, run_id: str) -> Iterator[tuple[Row, Figure]]:
     """Every point of a run that has a prediction, with its figure."""
-    for row in database.rows(_POINTS, [run_id]):
+    for row in database.of_run(_POINTS, run_id):
         if row["avoided_s"] is not None:
             yield row, _figure(row)
 
@@ -97,7 +97,7 @@ def _table(database: Database, run_id: str) -> str:
         "Unexplained", "Share", "95 % interval", "Whole interval within the bound",
         "Bound met and 0 not excluded", "Ceiling", "Efficiency", "Blocks", "No number because",
     )  # fmt: skip
-    rows = database.rows(_POINTS, [run_id])
+    rows = database.of_run(_POINTS, run_id)
     return table("Does the saving add up?", head, map(_row, rows))
 
 

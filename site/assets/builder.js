@@ -3,19 +3,15 @@
 (function () {
   "use strict";
 
-  const FIELDS = [
-    { name: "system", kind: "select", label: "Operating system" },
-    { name: "platform", kind: "select", label: "Platform" },
-    { name: "model", kind: "select", label: "Model" },
-    { name: "sweep", kind: "select", label: "Sweep" },
-    { name: "prefix", kind: "number", label: "Prefix of your own point, tokens" },
-    { name: "hops", kind: "number", label: "Hops of your own point" },
-    { name: "max_prefix", kind: "number", label: "Longest prefix of the sweep, tokens" },
-    { name: "blocks", kind: "number", label: "Blocks" },
-    { name: "threads", kind: "number", label: "CPU threads" },
-    { name: "exploratory", kind: "checkbox", label: "Exploratory: not evidence" },
-    { name: "dry_run", kind: "checkbox", label: "Dry run: print the plan only" },
-  ];
+  // The form's fields come with the choices; the system is the reader's, and no option.
+  let FIELDS = [];
+
+  function fieldsOf(choices) {
+    const options = Object.entries(choices.options).map(([name, option]) =>
+      Object.assign({ name }, option));
+    return [{ name: "system", kind: "select", label: "Operating system" }, ...options];
+  }
+
   const SYSTEMS = { Linux: "Linux", Darwin: "macOS", Windows: "Windows" };
 
   function element(tag, attributes, ...children) {
@@ -28,8 +24,8 @@
   function defaults(choices) {
     const values = { system: choices.systems[0] };
     for (const field of FIELDS.slice(1)) {
-      const given = choices.options[field.name].default;
-      values[field.name] = field.kind === "checkbox" ? given === true : given === null ? "" : String(given);
+      values[field.name] = field.kind === "checkbox" ? field.default === true :
+        field.default === null ? "" : String(field.default);
     }
     return values;
   }
@@ -46,7 +42,9 @@
       if (!query.has(field.name)) continue;
       const text = query.get(field.name);
       if (field.kind === "checkbox") values[field.name] = text === "1";
-      else if (field.kind === "number" && /^\d+$/.test(text)) values[field.name] = text;
+      else if (field.kind === "number" && /^\d+(\.\d+)?$/.test(text)) values[field.name] = text;
+      else if (field.kind === "text") values[field.name] = text;
+      else if (field.kind === "many" && text.split(",").every((id) => choices.arms.some((arm) => arm.id === id))) values[field.name] = text;
       else if (field.kind === "select" && listed(choices, field.name).some((item) => item.id === text)) values[field.name] = text;
     }
     return values;
@@ -72,11 +70,17 @@
     }
     const needed = unregistered(choices, values);
     if (needed) found.exploratory = needed;
+    if (values.resume !== "") {
+      const why = "a resumed run goes on by its own plan";
+      for (const field of FIELDS) {
+        if (!["system", "resume", "out", "dry_run"].includes(field.name)) found[field.name] = why;
+      }
+    }
     return found;
   }
 
   function points(choices, values) {
-    const sweep = choices.sweeps.find((item) => item.id === values.sweep);
+    const sweep = sweepOf(choices, values);
     const limit = values.max_prefix === "" ? Infinity : Number(values.max_prefix);
     return sweep.points.filter((point) => point.prefix <= limit);
   }
@@ -97,8 +101,9 @@
     }
     for (const field of FIELDS) {
       if (field.kind !== "number" || values[field.name] === "") continue;
-      if (!/^\d+$/.test(values[field.name])) return `${field.label}: a whole number`;
-      const smallest = choices.options[field.name].min;
+      const fits = field.whole ? /^\d+$/ : /^\d+(\.\d+)?$/;
+      if (!fits.test(values[field.name])) return `${field.label}: a ${field.whole ? "whole " : ""}number`;
+      const smallest = field.min;
       if (smallest !== null && Number(values[field.name]) < smallest) return `${field.label}: at least ${smallest}`;
     }
     if ((values.prefix === "") !== (values.hops === "")) return "a point of your own needs both prefix and hops";
@@ -106,22 +111,22 @@
   }
 
   function tooLong(choices, values) {
-    const sweep = choices.sweeps.find((item) => item.id === values.sweep);
+    const sweep = sweepOf(choices, values);
     if (values.prefix === "") {
       return points(choices, values).length ? "" : "no point of the sweep has so short a prefix";
     }
     const hops = Number(values.hops);
     const tokens = Number(values.prefix) + (hops + 1) * choices.turn.generate + hops * choices.turn.result;
-    return tokens <= sweep.n_ctx ? "" : `this point needs ${tokens} KV cells, the context has ${sweep.n_ctx}: choose fewer hops or a shorter prefix`;
+    const cells = values.n_ctx === "" ? sweep.n_ctx : Number(values.n_ctx);
+    return tokens <= cells ? "" : `this point needs ${tokens} KV cells, the context has ${cells}: choose fewer hops or a shorter prefix, or more KV cells`;
   }
 
   function words(choices, values, base) {
     const said = [];
     for (const field of FIELDS.slice(1)) {
-      const flag = choices.options[field.name].flag;
       const value = values[field.name];
       if (value === base[field.name]) continue;
-      said.push(flag);
+      said.push(value === false ? field.off : field.flag);
       if (field.kind !== "checkbox") said.push(value);
     }
     return said;
@@ -149,17 +154,43 @@
       }
     } else if (field.kind === "checkbox") {
       input = element("input", { id, name: field.name, type: "checkbox" });
+    } else if (field.kind === "many") {
+      return many(field, choices, id, note);
+    } else if (field.kind === "number") {
+      const least = field.min === null ? "0" : String(field.min);
+      input = element("input", { id, name: field.name, type: "number", step: field.whole ? "1" : "any", min: least, inputmode: field.whole ? "numeric" : "decimal" });
     } else {
-      const least = choices.options[field.name].min;
-      input = element("input", { id, name: field.name, type: "number", step: "1", min: least === null ? "0" : String(least), inputmode: "numeric" });
+      input = element("input", { id, name: field.name, type: "text", spellcheck: "false", autocapitalize: "off" });
     }
     input.setAttribute("aria-describedby", note.id);
     const label = element("label", { for: id }, field.label);
     return { input, note, box: element("div", { class: "lk-field" }, label, input, note) };
   }
 
+  // A box for each; none is the sweep's own choice. Its value is the names, with commas.
+  function many(field, choices, id, note) {
+    const input = element("fieldset", { id, "aria-describedby": note.id }, element("legend", {}, field.label));
+    for (const item of choices[field.name]) {
+      const box = element("input", { type: "checkbox", name: field.name, value: item.id, id: `${id}-${item.id}` });
+      input.append(element("label", { for: box.id }, box, " " + item.title));
+    }
+    const boxes = [...input.querySelectorAll("input")];
+    Object.defineProperty(input, "value", {
+      get: () => boxes.filter((box) => box.checked).map((box) => box.value).join(","),
+      set: (text) => boxes.forEach((box) => { box.checked = text.split(",").includes(box.value); }),
+    });
+    return { input, note, box: element("div", { class: "lk-field lk-wide" }, input, note) };
+  }
+
+  // Of a resumed run only what is not in its plan is still asked for.
+  function resumed(values, base) {
+    const kept = Object.fromEntries(["system", "resume", "out", "dry_run"].map((name) => [name, values[name]]));
+    return Object.assign({}, base, kept);
+  }
+
   function build(place) {
     const choices = JSON.parse(place.dataset.choices);
+    FIELDS = fieldsOf(choices);
     choices.systems = [...new Set(choices.platforms.flatMap((item) => item.systems))].sort().reverse();
     const base = defaults(choices);
     let values = readQuery(choices, base);
@@ -172,8 +203,8 @@
 
     function refresh() {
       const blocked = reasons(choices, values);
-      const effective = Object.assign({}, values);
-      if (blocked.exploratory) effective.exploratory = true;
+      const effective = values.resume === "" ? Object.assign({}, values) : resumed(values, base);
+      if (blocked.exploratory && values.resume === "") effective.exploratory = true;
       if (blocked.max_prefix) effective.max_prefix = "";
       for (const field of FIELDS) {
         const { input, note } = controls[field.name];
@@ -202,7 +233,7 @@
     form.addEventListener("input", function (event) {
       const field = FIELDS.find((item) => item.name === event.target.name);
       values = Object.assign({}, values, {
-        [field.name]: field.kind === "checkbox" ? event.target.checked : event.target.value,
+        [field.name]: field.kind === "checkbox" ? event.target.checked : controls[field.name].input.value,
       });
       writeQuery(values, base);
       refresh();
@@ -210,11 +241,14 @@
     refresh();
   }
 
+  const sweepOf = (choices, values) => choices.sweeps.find((item) => item.id === values.sweep);
+
   function hint(field, choices, values) {
     if (field.name === "blocks") {
-      return "sweep's own: " + choices.sweeps.find((item) => item.id === values.sweep).blocks;
+      return "sweep's own: " + sweepOf(choices, values).blocks;
     }
-    return field.name === "system" ? "" : choices.options[field.name].help || "";
+    if (field.name === "arms") return "sweep's own: " + sweepOf(choices, values).arms.join(", ");
+    return field.help || "";
   }
 
   function start() {

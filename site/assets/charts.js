@@ -75,18 +75,35 @@
       const address = new URL(place.dataset.figure, root);
       const [plotly, answer] = await Promise.all([library(), fetch(address)]);
       if (!answer.ok) throw new Error("the figure is missing");
-      const figure = await answer.json();
-      place.lkFigure = figure;
-      await plotly.newPlot(place, figure.data.map(toned), laidOut(figure.layout), CONFIG);
-      keepStyles();
-      place.dataset.state = "drawn";
+      await show(plotly, place, await answer.json());
     } catch (error) {
-      place.dataset.state = "failed";
-      place.style.height = "auto";
-      place.textContent =
-        "No chart: " + error.message + ". The table on this page holds the same numbers.";
+      fail(place, error);
     }
   }
+
+  async function show(plotly, place, figure) {
+    place.lkFigure = figure;
+    await plotly.react(place, figure.data.map(toned), laidOut(figure.layout), CONFIG);
+    keepStyles();
+    place.dataset.state = "drawn";
+  }
+
+  function fail(place, error) {
+    place.dataset.state = "failed";
+    place.style.height = "auto";
+    place.textContent =
+      "No chart: " + error.message + ". The table on this page holds the same numbers.";
+  }
+
+  // For pages that make their figure themselves: draw it now, and again whenever it changes.
+  window.lkPlot = async function (place, figure) {
+    place.dataset.state = place.dataset.state || "loading";
+    try {
+      await show(await library(), place, figure);
+    } catch (error) {
+      fail(place, error);
+    }
+  };
 
   function recolour() {
     for (const place of document.querySelectorAll(".lk-plot[data-state='drawn']")) {
@@ -95,7 +112,7 @@
   }
 
   function start() {
-    document.querySelectorAll(".lk-plot").forEach(draw);
+    document.querySelectorAll(".lk-plot[data-figure]").forEach(draw);
   }
 
   new MutationObserver(recolour).observe(document.body, {

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from playwright.sync_api import ConsoleMessage, Error, Page, Request
-from synthetic import World, usual_forecasts, write_expectation, write_run
+from synthetic import World, calibration, usual_forecasts, write_expectation, write_run
 
 from pipelines.paths import Layout
 from runner.paths import ROOT
 
+AGAIN = "20260103T030405-again"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
@@ -26,7 +27,10 @@ def make_checkout(root: Path) -> Layout:
     shutil.copy(ROOT / "data" / "models.toml", layout.data / "models.toml")
     name, digest = write_expectation(layout.data, *usual_forecasts())
     world = World(registration_status="registered", expectation_id=name, expectation_digest=digest)
+    world.calibration = calibration(world)
     write_run(layout.published, world)
+    # A second run of the same machine, no evidence: for what holds two runs together.
+    write_run(layout.published, World(run_id=AGAIN, days=1, seed=2, slowdown=1.2))
     hostile = {"model_name": HOSTILE, "cpu": HOSTILE, "registration_reason": HOSTILE}
     write_run(layout.local, World(run_id="mine", model_id=HOSTILE, days=1, run_extra=hostile))
     return layout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 
@@ -10,15 +9,10 @@ import pytest
 from checkout import Served, Watched, make_checkout
 from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
+from shots import BROWSERS, FLAGS, find_browser
 
 from pipelines.publish.serve import make_server
 from pipelines.publish.site import build_site
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    found = find_browser()
     if found is None:
         pytest.fail(f"no browser on PATH; install one of: {', '.join(BROWSERS)}")
     with sync_playwright() as playwright:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer
+from axe_playwright_python.sync_playwright import Axe
 from checkout import HOSTILE, Served, Watched, make_checkout
 from playwright.sync_api import Browser
 from rich.console import Console
@@ -17,9 +18,14 @@ from pipelines.paths import Layout
 from pipelines.publish.linkcheck import check_site
 from pipelines.publish.site import SiteError, build_site
 from runner.cli import app
+from runner.plan import Request, make_plan
 
 RUN = "runs/cpu-20260102T030405-synthetic/"
-PAGES = ("", "measured/", "runs/", RUN, "config/", "method/", "runbook/", "data/", "roadmap/")
+PAGES = (
+    "", "explore/", "measured/", "worth/", "compare/", "query/", "data/", "runs/", RUN, "config/",
+    "method/", "evidence/", "reproduce/", "runbook/", "architecture/", "roadmap/", "changelog/",
+    "decisions/",
+)  # fmt: skip
 
 
 def _heights(watched: Watched) -> list[float]:
@@ -32,7 +38,7 @@ def _heights(watched: Watched) -> list[float]:
 def _arrived(watched: Watched, heading: str) -> None:
     # The address changes before the page does.
     watched.page.wait_for_selector(f"article h1:has-text('{heading}')")
-    watched.drawn(1)
+    watched.drawn(watched.page.locator(".lk-plot").count())
 
 
 def test_charts_draw_on_load_on_click_and_after_back(site: Served, watched: Watched) -> None:
@@ -102,6 +108,39 @@ def test_hostile_text_shows_as_text(site: Served, watched: Watched) -> None:
     assert HOSTILE in page.inner_text("article")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing_in_what_is_ours(
+    site: Served, watched: Watched, name: str, scheme: Any
+) -> None:
+    page = watched.page
+    page.emulate_media(color_scheme=scheme)
+    page.goto(site.url + name)
+    page.wait_for_load_state("networkidle")
+    found = Axe().run(page, context="article").response["violations"]
+    said = [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]]
+    # The theme gives each block of code a navigation of its own, and none of them a name.
+    assert [one for one in said if "md-code__nav" not in one] == []
+
+
+def test_a_result_leads_through_the_builder_to_its_own_plan(site: Served, watched: Watched) -> None:
+    """Result -> command -> builder -> command: the plan fingerprint stays what it was."""
+    page = watched.page
+    page.goto(site.url + RUN)
+    shown = page.inner_text("table:has(caption:has-text('Command, configuration')) code >> nth=0")
+    page.click("article a:has-text('build the command')")
+    page.wait_for_selector("#lk-builder form")
+    plans = [make_plan(_request(command)).fingerprint for command in (shown, _command(watched))]
+    assert plans[0] == plans[1]
+    assert _parsed(shown)["blocks"] == 12
+
+
+def _request(command: str) -> Request:
+    params = _parsed(command)
+    arms = params.pop("arms")
+    return Request(arms=tuple(arms.split(",")) if arms else None, **params)
+
+
 def _parsed(command: str) -> dict[str, Any]:
     words = shlex.split(command)
     assert words[:3] == ["nox", "-s", "sweep"]
@@ -131,6 +170,28 @@ def test_the_builder_makes_the_command_that_the_form_says(site: Served, watched:
     assert params["exploratory"] is True, "a point of your own has no expectation"
     assert page.is_disabled("#lk-exploratory") and page.is_disabled("#lk-max_prefix")
     assert "'--'" in page.inner_text("#lk-powershell")
+
+
+def test_every_option_can_be_said(site: Served, watched: Watched) -> None:
+    page = watched.page
+    page.goto(site.url + "config/")
+    page.check("#lk-arms-live_kv")
+    page.check("#lk-arms-llama_server")
+    page.uncheck("#lk-calibration")
+    page.fill("#lk-n_ctx", "4096")
+    page.fill("#lk-wait_quiet", "1.5")
+    page.fill("#lk-out", "my runs/it's")
+    params = _parsed(_command(watched))
+    assert params["arms"] == "live_kv,llama_server"
+    assert params["calibration"] is False
+    assert (params["n_ctx"], params["wait_quiet"]) == (4096, 1.5)
+    assert str(params["out"]) == "my runs/it's"
+    said = _command(watched)
+    page.goto(page.url)
+    assert _command(watched) == said
+    page.fill("#lk-resume", "last")
+    assert page.is_disabled("#lk-arms") or page.is_disabled("#lk-arms-live_kv")
+    assert _parsed(_command(watched))["resume"] == "last"
 
 
 def test_a_registered_choice_is_not_forced_to_be_exploratory(
