@@ -24,7 +24,7 @@ def sides(database: Database) -> str:
     head = ("Model, platform", "Prefix / hops", *(title for _, title in _SIDES), "Live KV / floor")
     lines = (
         [
-            f"{row['model_id']}, {row['platform']}", words.point(row),
+            f"{row['model_id']}, {row['platform']}, {row['hardware']}", words.point(row),
             *(_side(row[name]) for name, _ in _SIDES),
             _ratio(row["floor_ratio"], row["floor_low"], row["floor_high"]),
         ]

@@ -40,7 +40,8 @@ def walk(database: Database) -> str:
 
 
 def _claim(_: Database, row: Row) -> str:
-    named = f"{row['model_name']} on {row['platform']}, {words.point(row)} (prefix / hops)"
+    where = f"{row['platform']}, {row['hardware']}"
+    named = f"{row['model_name']} on {where}, {words.point(row)} (prefix / hops)"
     expected: list[tuple[str, Cell]] = [
         ("claim", row["claim"]),
         ("a real negative would be", row["negative"]),

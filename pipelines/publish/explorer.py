@@ -39,7 +39,8 @@ order by r.platform, r.model_id, q.baseline, m.position, q.n_hops, q.n_prefix, q
 """
 
 _RUNS: Final = """
-select run_id, platform, model_id as model, registration_status as registration
+select run_id, platform, coalesce(gpu, cpu) as hardware, machine_key as machine,
+       model_id as model, registration_status as registration
 from run where published and status = 'complete' order by platform, run_id
 """
 
@@ -79,7 +80,8 @@ def _packed(row: Row, place: dict[str, int]) -> list[Any]:
 def place_of_explorer(database: Database) -> str:
     """Where the explorer is built, holding the newest ratios for readers without JavaScript."""
     rows = database.rows(
-        "from headline where published order by platform, model_id, baseline, n_hops, n_prefix"
+        "from headline where published"
+        " order by platform, hardware, machine_key, model_id, baseline, n_hops, n_prefix"
     )
     head = ("Model, platform", "Prefix / hops", "Baseline", "Ratio", "95 % t interval", "Blocks",
             "Verdict", "Run")  # fmt: skip
@@ -89,7 +91,8 @@ def place_of_explorer(database: Database) -> str:
 
 def _row(row: Row) -> list[Cell]:
     return [
-        f"{row['model_id']}, {row['platform']}", words.point(row), row["baseline"],
+        f"{row['model_id']}, {row['platform']}, {row['hardware']}", words.point(row),
+        row["baseline"],
         words.ratio(row["ratio"]), words.interval(row["low"], row["high"]), words.blocks(row),
         verdict_badge(row["verdict"], row["registration_status"]),
         link(f"@/runs/{page_of(row)}/", row["run_id"]),

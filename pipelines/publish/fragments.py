@@ -64,10 +64,10 @@ def fragment(name: str, context: Context) -> str:
 def _answers(context: Context) -> str:
     rows = context.database.rows(
         """
-        select *, row_number() over (partition by platform, model_id
+        select *, row_number() over (partition by platform, machine_key, model_id
             order by coalesce(role = 'primary', false) desc, n_hops desc, n_prefix desc) as place
         from headline where published and baseline = 'reprefill'
-        qualify place = 1 order by platform, model_id
+        qualify place = 1 order by platform, hardware, machine_key, model_id
         """
     )
     lines = ['<div class="lk-answers">']
@@ -90,7 +90,7 @@ def _answer(row: Row) -> str:
     shape = f" ({meaningless})" if meaningless not in row["model_name"] else ""
     sentence = row["sentence"] or "No verdict: the run has no forecast for this point."
     page = link(f"@/runs/{page_of(row)}/", f"run of {row['started_at']:%Y-%m-%d}")
-    name = f"{row['model_name']} on {row['platform']}{shape}"
+    name = f"{row['model_name']} on {row['platform']}, {row['hardware']}{shape}"
     number = f"{words.ratio(row['ratio'])}x" if row["is_headline"] else _no_number(row)
     standing = f" {badge(row['replication']).text}" if row["replication"] else ""
     return (
@@ -110,7 +110,7 @@ def _no_number(row: Row) -> str:
 
 def _ratio_row(row: Row) -> list[Cell]:
     return [
-        f"{row['model_id']}, {row['platform']}",
+        f"{row['model_id']}, {row['platform']}, {row['hardware']}",
         words.point(row),
         words.ratio(row["ratio"]),
         words.interval(row["low"], row["high"]),
@@ -125,7 +125,7 @@ def _ratio_row(row: Row) -> list[Cell]:
 
 
 _RATIO_HEAD: Final = (
-    "Model, platform", "Prefix / hops", "Ratio", "95 % t interval", "Blocks", "Verdict",
+    "Model, platform, hardware", "Prefix / hops", "Ratio", "95 % t interval", "Blocks", "Verdict",
     "Forecast", "Replication", "Unexplained", "Efficiency", "Run",
 )  # fmt: skip
 
@@ -133,7 +133,7 @@ _RATIO_HEAD: Final = (
 def _ours(context: Context) -> str:
     rows = context.database.rows(
         "from headline where published and baseline = 'reprefill'"
-        " order by platform, model_id, n_hops, n_prefix"
+        " order by platform, hardware, machine_key, model_id, n_hops, n_prefix"
     )
     if not rows:
         return "No run is published yet."
@@ -167,13 +167,35 @@ def _target_row(row: Row) -> list[Cell]:
     where = None if row["hops"] is None else f"{prefix or 'prefix not stated'} / {row['hops']}"
     ours: Cell = "open"
     if row["run_id"] is not None:
-        name = f"{words.ratio(row['ratio'])}, {row['model_id']}"
+        name = f"{words.ratio(row['ratio'])}, {row['model_id']}, {row['our_hardware']}"
         ours = link(f"@/runs/{page_of(row)}/", name if row["published"] else f"{name} (local)")
     return [
         row["figure"], row["mechanism"], row["times"], setting,
         f"{row['target_model']}, {row['hardware']}", where or prefix, ours,
         words.interval(row["low"], row["high"]) if row["run_id"] else None, row["comparison"],
         row["source"] + (" (cited)" if row["cited"] else ""),
+    ]  # fmt: skip
+
+
+def _depth(context: Context) -> str:
+    rows = context.database.rows("from depth_costs where published")
+    if not rows:
+        return "No calibrated run is published yet."
+    head = ("Model, platform, hardware", "What", "Tokens at once", "A token behind few others",
+            "A token behind many", "Times as dear", "Run")  # fmt: skip
+    return table("What depth does to the cost of a token", head, map(_depth_row, rows))
+
+
+_KINDS: Final = {"prefill": "chunk of a prompt", "hop": "tool result", "decode": "decode step"}
+
+
+def _depth_row(row: Row) -> list[Cell]:
+    return [
+        f"{row['model_id']}, {row['platform']}, {row['hardware']}", _KINDS[row["kind"]],
+        1 if row["kind"] == "decode" else row["n_tokens"],
+        f"{words.seconds(row['shallow_s'])} at {row['shallow']:,}",
+        f"{words.seconds(row['deep_s'])} at {row['deep']:,}", words.ratio(row["factor"]),
+        link(f"@/runs/{page_of(row)}/", row["run_id"]),
     ]  # fmt: skip
 
 
@@ -285,6 +307,7 @@ FRAGMENTS: Final[Mapping[str, Callable[[Context], str]]] = {
     "accuracy": lambda context: calculator.accuracy(context.database),
     "query": lambda context: query.place_of_query(context.root),
     "local": _local,
+    "depth": _depth,
     "targets": _targets,
     "target-chart": _target_chart,
     "evidence": lambda context: evidence.walk(context.database),

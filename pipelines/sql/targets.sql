@@ -1,4 +1,4 @@
--- Per platform, model and point the newest complete run, a registered one before any other; whole
+-- Per machine, model and point the newest complete run, a registered one before any other; whole
 -- session only, published and local runs apart. A/A and planted slowdowns are no baselines: they
 -- stay in `ratios`.
 -- `replication` is NULL where the run is no evidence, `explained` where closure is not known.
@@ -6,7 +6,7 @@
 create or replace view headline as
 select
     r.run_id, r.platform, r.model_id, r.model_name, r.model_kind, r.output_meaningful, r.published,
-    r.registration_status, r.started_at, r.cpu, r.gpu,
+    r.registration_status, r.started_at, r.machine_key, coalesce(r.gpu, r.cpu) as hardware,
     q.point, q.workload, q.n_prefix, q.n_hops, q.baseline, q.measure,
     q.n_blocks, q.n_void, q.ratio, q.low, q.high,
     v.role, v.verdict, v.forecast, v.sentence, coalesce(v.evidence, false) as evidence,
@@ -26,16 +26,17 @@ left join expectations e on e.digest = r.expectation_digest
 where r.status = 'complete' and q.measure = 'whole session'
     and a.repeats is null and a.planted is null
 qualify row_number() over (
-    partition by r.platform, r.model_id, q.point, q.baseline, r.published
+    partition by r.platform, r.machine_key, r.model_id, q.point, q.baseline, r.published
     order by r.registration_status = 'registered' desc, r.started_at desc, r.run_id desc) = 1
-order by r.platform, r.model_id, q.n_hops, q.n_prefix, q.point, q.baseline, r.published desc;
+order by r.platform, hardware, r.machine_key, r.model_id, q.n_hops, q.n_prefix, q.point, q.baseline,
+    r.published desc;
 
 -- Mechanism and competition side by side and never mixed: against re-prefill, and against each other
 -- way to keep state or not. `floor_ratio`: live KV over what llama-bench says its tokens cost.
 create or replace view sides as
 with baselines as (
-    select platform, model_id, point, any_value(n_prefix) as n_prefix, any_value(n_hops) as n_hops,
-           published,
+    select platform, machine_key, any_value(hardware) as hardware, model_id, point,
+           any_value(n_prefix) as n_prefix, any_value(n_hops) as n_hops, published,
            any_value(struct_pack(run_id, ratio, low, high, n_blocks, verdict, registration_status))
                filter (baseline = 'reprefill') as mechanism,
            any_value(struct_pack(run_id, ratio, low, high, n_blocks, verdict, registration_status))
@@ -44,12 +45,12 @@ with baselines as (
                filter (baseline = 'llama_server_cold') as server_cold,
            any_value(struct_pack(run_id, ratio, low, high, n_blocks, verdict, registration_status))
                filter (baseline = 'llama_cpp_python') as binding
-    from headline group by platform, model_id, point, published
+    from headline group by platform, machine_key, model_id, point, published
 )
 select b.*, f.ratio as floor_ratio, f.low as floor_low, f.high as floor_high
 from baselines b
 left join floors f on f.run_id = b.server.run_id and f.point = b.point and f.arm = 'live_kv'
-order by platform, model_id, n_hops, n_prefix, published desc;
+order by platform, hardware, machine_key, model_id, n_hops, n_prefix, published desc;
 
 -- Tokens that an arm computed beyond the script's, because what it generated left it.
 create or replace view extra_tokens as
@@ -78,7 +79,8 @@ select
     t.model as target_model, t.hardware, t.nominal_prefix, t.measured_prefix, t.hops,
     t.low as target_low, t.high as target_high, t.figure, t.source, t.cited,
     h.run_id, h.platform, h.model_id, h.point, h.baseline, h.ratio, h.low, h.high, h.n_blocks,
-    h.verdict, h.forecast, h.published, h.registration_status, h.replication, h.explained,
+    h.verdict, h.forecast, h.published, h.hardware as our_hardware, h.registration_status,
+    h.replication, h.explained,
     case
         when h.run_id is null then null
         when h.platform <> t.platform then 'another platform'
@@ -92,12 +94,13 @@ from targets t
 left join headline h
     on t.workload = h.workload and t.measured_prefix = h.n_prefix and t.hops = h.n_hops
     and t.baseline = h.baseline and t.times = h.measure and h.ratio is not null
-order by t.position, h.published desc, h.platform, h.model_id;
+order by t.position, h.published desc, h.platform, h.model_id, h.hardware, h.machine_key;
 
 -- What the chart of measured against target draws: ours first, then the figures of others.
 create or replace view chart_points as
 select
-    format('ours: {}, {}{}{}', model_id, platform, if(published, '', ' (local run)'),
+    format('ours: {}, {}, {}{}{}', model_id, platform, hardware,
+           if(published, '', ' (local run)'),
            -- A gate fails for a whole run: its line says so wherever it is drawn.
            if(bool_or(coalesce(verdict = 'INVALID', false)) over (partition by run_id), ' (INVALID)', '')
     ) as series,
@@ -109,3 +112,27 @@ select format('published: {}, {}', hardware, model), false, measured_prefix, hop
 from targets
 where times = 'whole session' and measured_prefix is not null and hops is not null
 order by ours desc, published desc, series, n_hops, n_prefix;
+
+-- What a token costs behind few others and behind many, from the calibration of each run: a full chunk
+-- of a prompt, the tokens of a hop, a single decode step. `factor`: how much dearer depth makes it.
+create or replace view depth_costs as
+with timed as (
+    select run_id, kind, n_tokens, depth, avg(seconds / n_tokens) as token_s
+    from calibration where seconds > 0 and n_tokens > 0 group by all
+),
+sizes as (
+    select run_id, kind, max(n_tokens) as n_tokens from timed where depth > 0 group by all
+),
+ends as (
+    select
+        run_id, kind, n_tokens,
+        min(depth) as shallow, arg_min(token_s, depth) as shallow_s,
+        max(depth) as deep, arg_max(token_s, depth) as deep_s
+    from timed join sizes using (run_id, kind, n_tokens) group by all
+)
+select
+    r.platform, coalesce(r.gpu, r.cpu) as hardware, r.machine_key, r.model_id, r.published,
+    r.started_at, e.*, e.deep_s / e.shallow_s as factor
+from ends e join run r using (run_id)
+where e.shallow < e.deep
+order by r.platform, hardware, r.model_id, e.run_id, e.n_tokens desc;

@@ -6,13 +6,14 @@
   const ANY = "all";
   const FILTERS = [
     ["platform", "Platform"],
+    ["hardware", "Hardware"],
     ["model", "Model"],
     ["workload", "Workload"],
     ["baseline", "Baseline"],
     ["measure", "What the ratio times"],
   ];
   const DEFAULTS = {
-    platform: ANY, model: ANY, workload: ANY, baseline: "reprefill", measure: "whole session",
+    platform: ANY, hardware: ANY, model: ANY, workload: ANY, baseline: "reprefill", measure: "whole session",
     runs: "newest", axis: "log", targets: "shown",
   };
   const SWITCHES = [
@@ -48,7 +49,7 @@
   function traces(rows) {
     const series = new Map();
     for (const row of rows) {
-      const name = [row.model, row.platform, "against " + row.baseline, row.verdict === "INVALID" ? "INVALID" : "", row.newest ? "" : row.run]
+      const name = [row.model, row.platform, row.hardware, "against " + row.baseline, row.verdict === "INVALID" ? "INVALID" : "", row.newest ? "" : row.run]
         .filter(Boolean).join(", ");
       if (!series.has(name)) series.set(name, []);
       series.get(name).push(row);
@@ -107,7 +108,7 @@
   function cells(row) {
     const page = `runs/${row.page}/`;
     return [
-      `${row.model}, ${row.platform}`, pointOf(row), row.baseline, number(row.ratio, 3), within(row),
+      `${row.model}, ${row.platform}, ${row.hardware}`, pointOf(row), row.baseline, number(row.ratio, 3), within(row),
       row.n_void ? `${row.n_blocks}, ${row.n_void} void` : String(row.n_blocks),
       row.verdict || row.registration, row.forecast || "\u2014",
       element("span", {}, link(page, "run"), " ", link(page + "#registration", "expectation"), " ",
@@ -116,7 +117,7 @@
   }
 
   const HEAD = ["Model, platform", "Prefix / hops", "Baseline", "Ratio", "95 % t interval", "Blocks", "Verdict", "Forecast", "Where from"];
-  const FIELDS = ["run", "platform", "model", "workload", "point", "prefix", "hops", "baseline", "measure", "ratio", "low",
+  const FIELDS = ["run", "platform", "hardware", "machine", "model", "workload", "point", "prefix", "hops", "baseline", "measure", "ratio", "low",
     "high", "n_blocks", "n_void", "verdict", "forecast", "registration"];
 
   onPage("lk-explorer", async function (place) {
