@@ -35,6 +35,7 @@ from runner.errors import RunAborted, UsageError
 from runner.loading import parameters_for
 from runner.models import ensure_model
 from runner.paths import DATA
+from runner.progress import step_progress
 from runner.records import write_tuning
 from runner.serving.settings import ServerSettings
 
@@ -137,10 +138,14 @@ def run_tuning(
     n_threads, _ = default_threads(threads)
     base = parameters_for(build, resolved, catalog.platform(platform), n_threads)
     drawn = draw_seed() if seed is None else seed
+    planned = trials(grid, drawn)
     rows = []
-    for position, trial in enumerate(trials(grid, drawn)):
-        console.print(f"trial {position + 1}: {trial.arm} {json.dumps(trial.settings)}")
-        rows.append(_row(trial, position, _run(trial, base, grid.point, drawn)))
+    with step_progress(console, "Trials", len(planned)) as show:
+        for position, trial in enumerate(planned):
+            said = f"{trial.arm} {json.dumps(trial.settings)}"
+            console.print(f"trial {position + 1} of {len(planned)}: {said}", highlight=False)
+            rows.append(_row(trial, position, _run(trial, base, grid.point, drawn)))
+            show(position + 1)
     facts = machine_facts()
     tuning_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{resolved.model.id.replace(':', '-')}"
     head = {

@@ -84,10 +84,11 @@ def readings(prefill_s: float = 0.002, decode_s: float = 0.01) -> list[Reading]:
     """What a calibration would find where every token costs the same at every depth."""
     parts = [Reading("prefill", 0, n, n * prefill_s) for n in (16, 48, 160, 363)]
     found = [*parts]
-    for depth in (0, 568, 1136):
+    for depth in (0, 648, 1296):
         found.append(Reading("prefill", depth, 512, 512 * prefill_s))
         found.append(Reading("hop", depth + 512, 25, 25 * prefill_s))
         found.append(Reading("decode", depth + 537, 31, 31 * decode_s))
+        found.append(Reading("prefill", depth + 568, 80, 80 * prefill_s))
     return found
 
 

@@ -252,12 +252,16 @@ def _fit(readings: Sequence[Reading], reason: str | None) -> Costs | str:
 
 
 def _fit_rows(fit: Costs | str) -> list[tuple[Any, ...]]:
-    """Rows of ``calibration_fit``: a line a kind, and kind ``part`` for the curve at depth 0."""
+    """Rows of ``calibration_fit``: a line a kind, and kind ``part`` for the curve at depth 0.
+
+    Lines of partial chunks are of kind ``part`` too, and say their tokens.
+    """
     if isinstance(fit, str):
         return [(kind, *(None,) * 5, fit) for kind in KINDS]
     lines = zip(KINDS, (fit.chunk, fit.hop, fit.step), strict=True)
     part = ("part", None, len(fit.sizes), None, None, fit.parts_error, None)
-    return [*((kind, *_line_row(line)) for kind, line in lines), part]
+    deep = (("part", line) for line in fit.parts)
+    return [*((kind, *_line_row(line)) for kind, line in (*lines, *deep)), part]
 
 
 def _line_row(line: Line) -> tuple[Any, ...]:

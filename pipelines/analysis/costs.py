@@ -1,14 +1,14 @@
-"""What tokens cost, from the calibration of one block: three straight lines and a curve.
+"""What tokens cost, from the calibration of one block: straight lines over depth, and a curve.
 
 A batch of n tokens that starts at depth d (tokens in KV before it) takes
 
     f(n) + s(n) * d
 
 `f` is the cost at depth 0, interpolated linearly between the sizes that were measured there. `s` is
-what a token of depth adds to a batch of n, linear in n between the two sizes that were measured at
-many depths: a hop (what live KV feeds after a tool's result) and a full chunk. A longer prompt is
-full chunks and a last, partial one, as the engine computes it; for a hop and a chunk the formula is
-the line that was fitted to them. A single decode step at depth d is a line too.
+what a token of depth adds to a batch of n, interpolated likewise between the sizes that were
+measured at several depths: a decode step, a hop (what live KV feeds after a tool's result), partial
+chunks and a full chunk, each of which is a straight line over depth. A longer prompt is full chunks
+and a last, partial one, as the engine computes it.
 
 Lines are fitted by least squares with equal weights: no measurement is dropped for its value, and
 the predicted total of what was measured is what was measured.
@@ -16,8 +16,9 @@ the predicted total of what was measured is what was measured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -67,6 +68,8 @@ class Costs:
     chunk: Line
     hop: Line
     step: Line
+    parts: tuple[Line, ...]
+    """Partial chunks that were measured at several depths, rising in tokens."""
     sizes: Floats
     """Batch sizes with a measured cost at depth 0, rising; shape (n,)."""
     seconds: Floats
@@ -82,12 +85,16 @@ class Costs:
         at_zero = float(np.interp(n_tokens, self.sizes, self.seconds))
         return at_zero + self._per_depth_s(n_tokens) * depth
 
+    @cached_property
+    def lines(self) -> list[Line]:
+        """What was measured over depth, one line a size, rising in tokens."""
+        found = {line.n_tokens: line for line in (self.step, *self.parts, self.hop, self.chunk)}
+        return [found[size] for size in sorted(found)]
+
     def _per_depth_s(self, n_tokens: int) -> float:
-        known = sorted((line.n_tokens, line.per_depth_s) for line in (self.hop, self.chunk))
-        (low, low_s), (high, high_s) = known
-        if low == high:
-            return low_s
-        return low_s + (high_s - low_s) * (n_tokens - low) / (high - low)
+        lines = self.lines
+        sizes = [line.n_tokens for line in lines]
+        return float(np.interp(n_tokens, sizes, [line.per_depth_s for line in lines]))
 
     def prefill_s(self, n_tokens: int, depth: int) -> float:
         """Seconds to compute `n_tokens` behind `depth` tokens in KV, in chunks."""
@@ -109,11 +116,13 @@ def fit_costs(readings: Sequence[Reading]) -> Costs:
     chunk = _chunk_line(readings)
     hop = _hop_line(readings)
     step = _step_line(readings)
+    deep = tuple(_part_lines(readings, {hop.n_tokens, chunk.n_tokens}))
     parts = _parts(readings, chunk.n_tokens)
-    known = {1: step.fixed_s, hop.n_tokens: hop.fixed_s, **parts, chunk.n_tokens: chunk.fixed_s}
+    lines = (step, *deep, hop, chunk)
+    known = parts | {line.n_tokens: line.fixed_s for line in lines}
     sizes = np.array(sorted(known), float)
     seconds = np.array([known[int(size)] for size in sizes], float)
-    return Costs(chunk, hop, step, sizes, seconds, _parts_error(sizes, seconds))
+    return Costs(chunk, hop, step, deep, sizes, seconds, _parts_error(sizes, seconds))
 
 
 def _chunk_line(readings: Sequence[Reading]) -> Line:
@@ -122,6 +131,16 @@ def _chunk_line(readings: Sequence[Reading]) -> Line:
     size = max((one.n_tokens for one in found if one.depth > 0), default=0)
     full = [one for one in found if one.n_tokens == size]
     return _line("prefill", size, [(one.depth, one.seconds) for one in full])
+
+
+def _part_lines(readings: Sequence[Reading], own: Set[int]) -> Iterator[Line]:
+    """Sizes that were measured behind others and are not in `own`, which have lines already."""
+    found = [one for one in readings if one.kind == "prefill"]
+    sizes = {one.n_tokens for one in found if one.depth > 0} - own
+    for size in sorted(sizes):
+        pairs = [(one.depth, one.seconds) for one in found if one.n_tokens == size]
+        if len({depth for depth, _ in pairs}) > 1:
+            yield _line("prefill", size, pairs)
 
 
 def _hop_line(readings: Sequence[Reading]) -> Line:

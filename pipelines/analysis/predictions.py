@@ -58,7 +58,10 @@ def insert_predictions(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def _insert_costs(con: duckdb.DuckDBPyConnection, run_id: str, costs: Costs) -> None:
-    for kind, line in (("chunk", costs.chunk), ("hop", costs.hop), ("step", costs.step)):
+    parts = (("part", line) for line in costs.parts)
+    for kind, line in (
+        ("chunk", costs.chunk), ("hop", costs.hop), ("step", costs.step), *parts
+    ):  # fmt: skip
         insert_row(con, "cost_lines", [run_id, kind, line.n_tokens, line.fixed_s, line.per_depth_s])
     for size, seconds in zip(costs.sizes.tolist(), costs.seconds.tolist(), strict=True):
         insert_row(con, "cost_parts", [run_id, int(size), seconds])

@@ -33,7 +33,7 @@ def machines(database: Database) -> list[dict[str, Any]]:
 
 
 def _machine(database: Database, run: Row) -> dict[str, Any]:
-    lines = database.rows("from cost_lines where run_id = ?", [run["run_id"]])
+    lines = database.rows("from cost_lines where run_id = ? order by n_tokens", [run["run_id"]])
     parts = database.rows("from cost_parts where run_id = ? order by n_tokens", [run["run_id"]])
     error = database.one(
         "select min(predicted_s / measured_s) - 1 as error_low,"
@@ -48,7 +48,8 @@ def _machine(database: Database, run: Row) -> dict[str, Any]:
         "sizes": [part["n_tokens"] for part in parts],
         "seconds": [part["seconds"] for part in parts],
         **error,
-        **{line["kind"]: _line(line) for line in lines},
+        "lines": [_line(line) for line in lines],
+        **{line["kind"]: _line(line) for line in lines if line["kind"] != "part"},
     }
 
 

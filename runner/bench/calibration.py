@@ -8,6 +8,8 @@ overhead are in both. Three kinds of rows, all in seconds on the scheduler's clo
   at depth 0, which tell what the last, partial chunk of a prompt costs; then full chunks, deeper
   and deeper. On a CPU a chunk is ``n_ubatch``, what the library computes at once; where layers
   are offloaded it is ``n_batch``, because there the library overlaps the parts of a batch.
+  Behind every chunk's turn stands a partial chunk: a kernel that changes with the rows of a batch
+  (llama.cpp's flash attention on a CPU does at 64) makes tokens of a small batch much dearer there.
 * ``hop``: what live KV feeds after a tool's result, with its first logits, after every chunk.
 * ``decode``: the single-token steps of the turn that follows, timed as a whole.
 
@@ -21,6 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -41,8 +44,10 @@ Row = dict[str, Any]
 """``kind``, ``depth``, ``n_tokens``, ``repeat``, ``seconds`` as in `records.CALIBRATION`."""
 
 # Kernels work in tiles of 32 or 64 rows: a size in the middle of one flatters nobody.
-PARTS: Final = (1 / 32, 3 / 32, 10 / 32, 22 / 32)
-"""Partial chunks that are measured, as shares of a chunk."""
+PARTS: Final = (1 / 32, 3 / 32, 5 / 32, 10 / 32, 22 / 32)
+"""Partial chunks that are measured at depth 0, as shares of a chunk."""
+DEEP_PARTS: Final = (3 / 32, 5 / 32)
+"""Partial chunks that are measured at depth too, in turn: below and above an eighth of a chunk."""
 CLOSE: Final = 0.1
 """A part this near to a size that a point uses is left out."""
 SMALL: Final = 1 / 8
@@ -147,8 +152,9 @@ class _Probe:
             )
         self._chunk = min(chunk, largest)
         self._round += self._chunk
-        wanted = max(CHUNKS_MIN, -(-job["depth"] // self._round))
-        self._n_chunks = min(wanted, n_ctx // self._round)
+        self._deep = deep_parts(self._chunk, self._n_hop, n_ctx // CHUNKS_MIN - self._round)
+        self._round += max(self._deep, default=0)
+        self._depth: int = min(job["depth"], n_ctx - self._round)
         self._sizes = part_sizes(self._chunk, job["short"])
         self._rng = np.random.default_rng(job["seed"])
 
@@ -170,15 +176,22 @@ class _Probe:
             yield from self._turn(session)
 
     def deeper(self) -> Iterator[Row]:
-        """Full chunks as deep as the longest point goes, a turn after each."""
+        """Full chunks as deep as the longest point goes, after each a turn and a partial chunk."""
         with self.engine.session() as session:
-            for _ in range(self._n_chunks):
-                depth = session.n_past
-                # The last token of the turn before is decoded with the chunk, as in a tool loop.
-                waiting = len(session.tokens) - depth
-                session.send(self._ids(self._chunk - waiting))
-                yield _row("prefill", depth, self._chunk, session.generate(0).prefill_s)
+            for n_chunks in count():
+                if n_chunks >= CHUNKS_MIN and session.n_past >= self._depth:
+                    return
+                yield self._batch(session, self._chunk)
                 yield from self._turn(session)
+                if self._deep:
+                    yield self._batch(session, self._deep[n_chunks % len(self._deep)])
+
+    def _batch(self, session: Session, n_tokens: int) -> Row:
+        depth = session.n_past
+        # The last token of the turn before is decoded with the batch, as in a tool loop.
+        waiting = len(session.tokens) - depth
+        session.send(self._ids(n_tokens - waiting))
+        return _row("prefill", depth, n_tokens, session.generate(0).prefill_s)
 
     def _turn(self, session: Session) -> Iterator[Row]:
         depth = session.n_past
@@ -188,8 +201,18 @@ class _Probe:
         yield _row("decode", depth + self._n_hop, self._n_generate - 1, turn.decode_s)
 
 
+def deep_parts(chunk: int, n_hop: int, room: int) -> list[int]:
+    """Tokens of the partial chunks to measure at depth; none where `room` cannot hold them.
+
+    A hop has rows of its own, and a batch needs a token beside the one that waits.
+    """
+    wanted = {round(share * chunk) for share in DEEP_PARTS} - {n_hop}
+    sizes = sorted(size for size in wanted if 1 < size < chunk)
+    return sizes if max(sizes, default=0) <= room else []
+
+
 def part_sizes(chunk: int, short: Sequence[int]) -> list[int]:
-    """Tokens of the partial chunks to measure: those of `short`, and a few over the whole range."""
+    """Tokens of the partial chunks to measure at depth 0: those of `short`, and a few more."""
     used = {size for size in short if size < chunk}
     parts = {max(1, round(share * chunk)) for share in PARTS}
     far = {part for part in parts if all(abs(part - size) > CLOSE * size for size in used)}

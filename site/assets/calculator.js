@@ -28,9 +28,8 @@
 
   function batch(costs, n, depth) {
     for (const line of [costs.hop, costs.chunk]) if (n === line.n_tokens) return at(line, depth);
-    const [low, high] = [costs.hop, costs.chunk].sort((a, b) => a.n_tokens - b.n_tokens);
-    const slope = low.n_tokens === high.n_tokens ? low.per_depth_s :
-      low.per_depth_s + (high.per_depth_s - low.per_depth_s) * (n - low.n_tokens) / (high.n_tokens - low.n_tokens);
+    const slopes = costs.lines.map((line) => line.per_depth_s);
+    const slope = interpolated(costs.lines.map((line) => line.n_tokens), slopes, n);
     return interpolated(costs.sizes, costs.seconds, n) + slope * depth;
   }
 

@@ -13,7 +13,7 @@ from pipelines.sources import KEYS
 from runner.arms import ARMS
 from runner.arms.host import EngineHost
 from runner.arms.meter import Meter
-from runner.bench.calibration import calibration_job, measure, part_sizes
+from runner.bench.calibration import calibration_job, deep_parts, measure, part_sizes
 from runner.bench.contention import Sample
 from runner.catalog import Point
 from runner.engine.backend import Entry, InvalidRequest, Logits, NativeBackend
@@ -87,10 +87,35 @@ def test_a_point_of_one_token_a_turn_still_times_a_step() -> None:
 
 
 def test_parts_are_those_of_the_points_and_some_over_the_whole_range() -> None:
-    assert part_sizes(512, [27, 363, 1491]) == [16, 27, 48, 160, 363]
-    assert part_sizes(512, []) == [16, 48, 160, 352]
+    assert part_sizes(512, [27, 363, 1491]) == [16, 27, 48, 80, 160, 363]
+    assert part_sizes(512, []) == [16, 48, 80, 160, 352]
     assert part_sizes(8, [3]) == [1, 2, 3, 6]
     assert part_sizes(1, [3]) == []
+
+
+def test_parts_at_depth_lie_below_and_above_an_eighth_of_a_chunk() -> None:
+    assert deep_parts(512, n_hop=25, room=80) == [48, 80]
+    assert deep_parts(512, n_hop=48, room=80) == [80]
+    assert deep_parts(512, n_hop=25, room=79) == []
+    assert deep_parts(8, n_hop=25, room=80) == []
+
+
+def test_a_kernel_that_changes_with_the_rows_of_a_batch_is_seen() -> None:
+    """As flash attention on a CPU does: below 64 rows a token of depth costs more."""
+
+    def machine(n_tokens: int, depth: int) -> float:
+        return 0.004 * n_tokens + (2e-5 if n_tokens < 64 else 1e-6) * n_tokens * depth
+
+    found = [Reading("prefill", 0, n, machine(n, 0)) for n in (16, 48, 80, 160)]
+    for index, depth in enumerate((0, 648, 1296, 1944)):
+        found.append(Reading("prefill", depth, 512, machine(512, depth)))
+        found.append(Reading("hop", depth + 512, 25, machine(25, depth + 512)))
+        found.append(Reading("decode", depth + 537, 1, machine(1, depth + 537)))
+        part = (48, 80)[index % 2]
+        found.append(Reading("prefill", depth + 538, part, machine(part, depth + 538)))
+    costs = fit_costs(found)
+    for n_tokens in (1, 7, 25, 48, 80, 100, 300, 512):
+        assert costs.batch_s(n_tokens, 3000) == pytest.approx(machine(n_tokens, 3000))
 
 
 def test_every_row_says_its_size_and_the_depth_it_started_at() -> None:
@@ -98,11 +123,13 @@ def test_every_row_says_its_size_and_the_depth_it_started_at() -> None:
     chunks = [row["depth"] for row in rows if row["kind"] == "prefill" and row["n_tokens"] == 512]
     hops = [row["depth"] for row in rows if row["kind"] == "hop"]
     steps = [row["depth"] for row in rows if row["kind"] == "decode"]
-    # A round is a chunk, a hop and a turn whose last token rides with the next chunk.
-    assert chunks == [0, 568, 1136, 1704]
+    parts = [(row["n_tokens"], row["depth"]) for row in rows if row["n_tokens"] in (48, 80)]
+    # A round is a chunk, a hop and a turn, and a part that takes the turn's last token with it.
+    assert chunks == [0, 616, 1264, 1880]
     assert hops == [0, *(depth + 512 for depth in chunks)]
     assert steps == [depth + 25 for depth in hops]
-    assert chunks[-1] + 568 >= POINTS[2].n_tokens > chunks[-2] + 568
+    assert parts[-4:] == [(48, 568), (80, 1184), (48, 1832), (80, 2448)]
+    assert chunks[-1] + 648 >= POINTS[2].n_tokens > chunks[-2] + 648
     assert {row["n_tokens"] for row in rows if row["kind"] == "hop"} == {25}
     assert {row["n_tokens"] for row in rows if row["kind"] == "decode"} == {31}
 
@@ -111,10 +138,10 @@ def test_small_parts_are_timed_again() -> None:
     parts = [
         (row["n_tokens"], row["repeat"])
         for row in rows_of()
-        if row["kind"] == "prefill" and row["n_tokens"] < 512
+        if row["kind"] == "prefill" and row["n_tokens"] < 512 and row["depth"] == 0
     ]
     small = [(size, repeat) for size in (16, 27, 48) for repeat in range(3)]
-    assert parts == [*small, (160, 0), (363, 0)]
+    assert parts == [*small, (80, 0), (160, 0), (363, 0)]
 
 
 def test_rows_fit_the_table_and_none_stands_twice() -> None:
@@ -139,7 +166,7 @@ def test_a_model_that_cannot_roll_back_is_measured_like_all_others() -> None:
 
 def test_the_context_limits_how_deep_it_goes() -> None:
     rows = rows_of(n_ctx=1700)
-    assert max(row["depth"] for row in rows if row["kind"] == "prefill") == 568
+    assert max(row["depth"] for row in rows if row["kind"] == "prefill") == 1184
     rows = rows_of(n_ctx=300)
     assert {row["n_tokens"] for row in rows if row["depth"] and row["kind"] == "prefill"} == {93}
 
@@ -152,7 +179,7 @@ def test_a_context_without_room_for_two_depths_is_refused() -> None:
 
 
 def test_chunks_that_need_several_batches_are_timed_whole() -> None:
-    chunk = rows_of(n_batch=100)[-3]
+    chunk = rows_of(n_batch=100)[-4]
     assert (chunk["kind"], chunk["n_tokens"]) == ("prefill", 512)
     parts = [seconds(100, chunk["depth"] + at) for at in range(0, 500, 100)]
     assert chunk["seconds"] == pytest.approx(sum(parts) + seconds(12, chunk["depth"] + 500))
