@@ -23,11 +23,12 @@ def _prediction(costs_rows: list[dict[str, Any]], hops: list[dict[str, Any]]) ->
     costs = fit_costs(
         [Reading(row["kind"], row["depth"], row["n_tokens"], row["seconds"]) for row in costs_rows]
     )
-    return sum(
+    seconds = [
         costs.prefill_s(hop["n_context"] - hop["n_reused"], hop["n_reused"])
         + costs.decode_s(hop["n_generated"] - 1, hop["n_context"])
         for hop in hops
-    )
+    ]
+    return float(sum(seconds))
 
 
 def test_a_calibration_predicts_both_arms(
