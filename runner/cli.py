@@ -269,16 +269,27 @@ def tune(
         int | None, typer.Option("--seed", min=0, help="Of order and text. Default: drawn.")
     ] = None,
     llama_cpp: LlamaCppOption = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest search that was cut off.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be tried; run nothing.")
+    ] = False,
 ) -> None:
     """Search the grid of data/tuning.toml for every arm, the same number of trials each.
 
     Examples:
 
       livekv tune --model smollm2-135m --threads 1
-    """
-    from runner.tune import run_tuning
 
-    typer.echo(run_tuning(platform, model, threads, llama_cpp, seed, Console()))
+      livekv tune --model smollm2-135m --threads 1 --resume
+    """
+    from runner.tune import Tuning, run_tuning
+
+    asked = Tuning(platform, model, threads, llama_cpp, seed, resume, dry_run)
+    winner = run_tuning(asked, Console())
+    if winner is not None:
+        typer.echo(winner)
 
 
 @app.command()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 from rich.console import Console
@@ -26,7 +24,7 @@ from runner.bringup import BringUp, bring_up
 from runner.building import EngineBuild, ensure_engine
 from runner.display import StepProgress, show_plan
 from runner.engine.parameters import LoadParameters
-from runner.errors import Interrupted, RunAborted
+from runner.errors import RunAborted
 from runner.estimates import Rates, keep_rates, load_rates, step_seconds
 from runner.harvest import Session, write_run
 from runner.journal import Entry, Journal, exclusive, find_unfinished
@@ -36,6 +34,7 @@ from runner.models import ResolvedModel, ensure_model
 from runner.paths import DATA, ROOT
 from runner.plan import Plan, Request, make_plan
 from runner.resume import require_same_harness
+from runner.stopping import stop_on_terminate
 from runner.validate import print_checks
 
 _PATIENCE = 20.0
@@ -63,7 +62,8 @@ def run_sweep(request: Request, console: Console) -> None:
     show_plan(plan, console)
     if request.dry_run:
         return
-    with exclusive(out), _stop_on_terminate():
+    said = "finished blocks are kept, go on with --resume last"
+    with exclusive(out), stop_on_terminate(said):
         build = ensure_engine(plan.platform, plan.llama_cpp, console)
         model = ensure_model(plan.model, console)
         parameters = _parameters(plan, build, model)
@@ -265,22 +265,3 @@ _JOBS: Final[dict[str, tuple[str, Callable[[Plan, Step], dict[str, Any]]]]] = {
 def _limit_s(expected_s: float) -> float | None:
     """When a step is given up: far beyond what it should take, and never without an estimate."""
     return max(_SHORTEST_LIMIT_S, _PATIENCE * expected_s) if expected_s else None
-
-
-@contextmanager
-def _stop_on_terminate() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C: the worker is stopped, the journal is whole, and that is said."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        # Said here: the command line's own handling of it leaves in silence.
-        raise Interrupted(
-            "interrupted; finished blocks are kept, go on with --resume last"
-        ) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -34,13 +34,16 @@ from runner.engine.parameters import LoadParameters
 from runner.errors import RunAborted, UsageError
 from runner.loading import parameters_for
 from runner.models import ensure_model
-from runner.paths import DATA
+from runner.paths import DATA, ROOT
 from runner.progress import step_progress
 from runner.records import write_tuning
 from runner.serving.settings import ServerSettings
+from runner.stopping import stop_on_terminate
+from runner.trials import TrialLog
 
 GRID: Final = DATA / "tuning.toml"
 FOLDER: Final = DATA / "tuning"
+TRIALS: Final = ROOT / "build" / "tuning"
 REFERENCE: Final = "llama_server"
 """The arm whose best engine settings are everybody's."""
 
@@ -53,6 +56,7 @@ class Grid(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     point: Point
+    trials: int = Field(ge=2, description="of each arm")
     shared: dict[str, tuple[Any, ...]]
     arms: dict[str, dict[str, tuple[Any, ...]]] = Field(min_length=1)
 
@@ -61,11 +65,6 @@ class Grid(BaseModel):
         varied = {**self.shared, **self.arms[arm]}
         values = itertools.product(*varied.values())
         return [dict(zip(varied, one, strict=True)) for one in values]
-
-    @property
-    def budget(self) -> int:
-        """Trials of each arm, as many as the largest grid: a smaller one is gone through again."""
-        return max(len(self.combinations(arm)) for arm in self.arms)
 
 
 @dataclass(frozen=True)
@@ -106,63 +105,105 @@ def load_grid(path: Path = GRID) -> Grid:
 
 
 def trials(grid: Grid, seed: int) -> list[Trial]:
-    """Every trial of every arm, in an order drawn from `seed`: drift favours nobody."""
-    planned = [
-        Trial(arm, number, settings)
-        for arm in grid.arms
-        for number, settings in zip(
-            range(grid.budget), itertools.cycle(grid.combinations(arm)), strict=False
-        )
-    ]
-    order = np.random.default_rng(seed).permutation(len(planned))
-    return [planned[index] for index in order]
+    """Every trial of every arm, settings and order drawn from `seed`: drift favours nobody.
+
+    An arm with more settings than trials is searched at random, as many of them as it has trials;
+    one with fewer goes through them again.
+    """
+    drawn = np.random.default_rng(seed)
+    planned = []
+    for arm in grid.arms:
+        every = grid.combinations(arm)
+        some = [every[index] for index in drawn.permutation(len(every))]
+        turns = zip(range(grid.trials), itertools.cycle(some), strict=False)
+        planned += [Trial(arm, number, settings) for number, settings in turns]
+    return [planned[index] for index in drawn.permutation(len(planned))]
 
 
-def run_tuning(
-    platform: str,
-    model: str,
-    threads: int | None,
-    llama_cpp: Path | None,
-    seed: int | None,
-    console: Console,
-) -> Path:
-    """Search the grid, write the trials and the winner; return the winner's file.
+@dataclass(frozen=True)
+class Tuning:
+    """What is asked for; None: the default."""
+
+    platform: str
+    model: str
+    threads: int | None = None
+    llama_cpp: Path | None = None
+    seed: int | None = None
+    resume: bool = False
+    dry_run: bool = False
+
+
+def run_tuning(asked: Tuning, console: Console) -> Path | None:
+    """Search the grid, write the trials and the winner; return the winner's file, None if dry.
 
     Raises:
-        UsageError, EnvironmentProblem: as a sweep.
+        UsageError, EnvironmentProblem: as a sweep; there is nothing to go on with.
+        Interrupted: Ctrl-C or SIGTERM; finished trials are kept.
         RunAborted: no trial of the reference arm succeeded.
     """
     grid = load_grid()
-    build = ensure_engine(platform, llama_cpp, console)
-    resolved = ensure_model(model, console)
-    n_threads, _ = default_threads(threads)
-    base = parameters_for(build, resolved, catalog.platform(platform), n_threads)
-    drawn = draw_seed() if seed is None else seed
-    planned = trials(grid, drawn)
-    rows = []
-    with step_progress(console, "Trials", len(planned)) as show:
-        for position, trial in enumerate(planned):
-            said = f"{trial.arm} {json.dumps(trial.settings)}"
-            console.print(f"trial {position + 1} of {len(planned)}: {said}", highlight=False)
-            rows.append(_row(trial, position, _run(trial, base, grid.point, drawn)))
-            show(position + 1)
-    facts = machine_facts()
-    tuning_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{resolved.model.id.replace(':', '-')}"
+    if asked.dry_run:
+        _print_plan(grid, trials(grid, asked.seed or 0), console)
+        return None
+    build = ensure_engine(asked.platform, asked.llama_cpp, console)
+    resolved = ensure_model(asked.model, console)
+    n_threads, _ = default_threads(asked.threads)
+    base = parameters_for(build, resolved, catalog.platform(asked.platform), n_threads)
     head = {
-        "tuning_id": tuning_id,
-        "platform": platform,
-        "machine_key": facts["machine_key"],
+        "platform": asked.platform,
+        "machine_key": machine_facts()["machine_key"],
         "model_id": resolved.model.id,
         "library_sha256": build.library_sha256,
         "point": grid.point.id,
     }
-    chosen = choose_settings(rows, grid)
-    folder = FOLDER / platform
-    write_tuning(folder / f"{tuning_id}.parquet", [{**head, **row} for row in rows])
-    winner = folder / f"{tuning_id}.json"
-    winner.write_text(json.dumps({**head, "seed": drawn, "settings": chosen}, indent=1) + "\n")
-    _print(rows, chosen, console)
+    log = _log(asked, {**head, "n_threads": n_threads, "grid": grid.model_dump(mode="json")})
+    with stop_on_terminate("finished trials are kept, go on with: nox -s tune -- --resume"):
+        _search(log, trials(grid, log.head["seed"]), base, grid.point, console)
+    found = {"tuning_id": log.head["tuning_id"], **head}
+    return _conclude(log, found, grid, console)
+
+
+def _log(asked: Tuning, same: Mapping[str, Any]) -> TrialLog:
+    folder = TRIALS / asked.platform
+    if asked.resume:
+        return TrialLog.resume(folder, same)
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{same['model_id'].replace(':', '-')}"
+    seed = draw_seed() if asked.seed is None else asked.seed
+    return TrialLog.begin(folder / f"{name}.jsonl", {"tuning_id": name, **same, "seed": seed})
+
+
+def _search(
+    log: TrialLog, planned: Sequence[Trial], base: LoadParameters, point: Point, console: Console
+) -> None:
+    seed = log.head["seed"]
+    with step_progress(console, "Trials", len(planned)) as show:
+        for position in range(len(log.rows), len(planned)):
+            trial = planned[position]
+            said = f"{trial.arm} {json.dumps(trial.settings)}"
+            console.print(f"trial {position + 1} of {len(planned)}: {said}", highlight=False)
+            log.append(_row(trial, position, _run(trial, base, point, seed)))
+            show(position + 1)
+
+
+def _conclude(log: TrialLog, head: Mapping[str, Any], grid: Grid, console: Console) -> Path:
+    chosen = choose_settings(log.rows, grid)
+    folder: Path = FOLDER / head["platform"]
+    write_tuning(folder / f"{head['tuning_id']}.parquet", [{**head, **row} for row in log.rows])
+    winner = folder / f"{head['tuning_id']}.json"
+    text = json.dumps({**head, "seed": log.head["seed"], "settings": chosen}, indent=1)
+    winner.write_text(text + "\n", encoding="utf-8")
+    log.remove()
+    _print(log.rows, chosen, console)
     return winner
+
+
+def _print_plan(grid: Grid, planned: Sequence[Trial], console: Console) -> None:
+    table = Table(title=f"{len(planned)} trials at {grid.point.id}", title_justify="left")
+    for name in ("arm", "trials", "settings there are"):
+        table.add_column(name)
+    for arm in grid.arms:
+        table.add_row(arm, str(grid.trials), str(len(grid.combinations(arm))))
+    console.print(table)
 
 
 def _run(trial: Trial, base: LoadParameters, point: Point, seed: int) -> dict[str, Any]:

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from runner.engine.parameters import LoadParameters
-from runner.errors import RunAborted, UsageError
+from runner.errors import EnvironmentProblem, RunAborted, UsageError
 from runner.serving.settings import ServerSettings, SettingsRefused
-from runner.tune import Grid, best, choose_settings, load_grid, trials
+from runner.trials import TrialLog
+from runner.tune import Grid, Tuning, best, choose_settings, load_grid, run_tuning, trials
 from runner.tuned import load_tuned
 
 GRID = Grid.model_validate(
     {
         "point": {"prefix": 100, "hops": 1},
+        "trials": 4,
         "shared": {"n_batch": (512, 2048)},
         "arms": {"llama_server": {"n_slots": (1, 2)}, "live_kv": {}},
     }
@@ -30,6 +33,16 @@ def test_every_arm_gets_the_same_number_of_trials() -> None:
     assert Counter(trial.arm for trial in planned) == {"llama_server": 4, "live_kv": 4}
     mine = Counter(json.dumps(t.settings) for t in planned if t.arm == "live_kv")
     assert set(mine.values()) == {2}
+
+
+def test_more_settings_than_trials_are_searched_at_random_and_none_twice() -> None:
+    grid = GRID.model_copy(update={"trials": 3})
+    drawn = set()
+    for seed in range(30):
+        mine = [t.settings for t in trials(grid, seed) if t.arm == "llama_server"]
+        assert len({json.dumps(one) for one in mine}) == 3
+        drawn |= {json.dumps(one) for one in mine}
+    assert len(drawn) == 4
 
 
 def test_the_order_is_by_chance_and_the_same_again() -> None:
@@ -75,15 +88,18 @@ def test_an_arm_without_a_time_has_no_best() -> None:
 def test_the_committed_grid_can_be_read() -> None:
     grid = load_grid()
     assert {"llama_server", "live_kv"} <= set(grid.arms)
-    assert 2 <= grid.budget <= 64
+    assert 2 <= grid.trials <= 64
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("[shared]\n", "cannot read"),
-        ("[point]\nprefix=1\nhops=1\n[shared]\nmagic=[1]\n[arms.live_kv]\n", "unknown setting"),
-        ("[point]\nprefix=1\nhops=1\n[shared]\n[arms.magic]\n", "unknown arm 'magic'"),
+        (
+            "trials=2\n[point]\nprefix=1\nhops=1\n[shared]\nmagic=[1]\n[arms.live_kv]\n",
+            "unknown setting",
+        ),
+        ("trials=2\n[point]\nprefix=1\nhops=1\n[shared]\n[arms.magic]\n", "unknown arm 'magic'"),
     ],
 )
 def test_a_grid_that_cannot_be_searched_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -91,6 +107,53 @@ def test_a_grid_that_cannot_be_searched_is_refused(tmp_path: Path, text: str, sa
     path.write_text(text)
     with pytest.raises(UsageError, match=said):
         load_grid(path)
+
+
+def test_a_dry_run_says_how_many_trials_and_starts_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tuning(Tuning("cpu", "smollm2-135m", dry_run=True), Console()) is None
+    grid = load_grid()
+    assert f"{grid.trials * len(grid.arms)} trials" in capsys.readouterr().out
+
+
+HEAD = {"tuning_id": "t", "machine_key": "k", "seed": 7}
+
+
+def test_a_search_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
+    log = TrialLog.begin(tmp_path / "a.jsonl", HEAD)
+    log.append({"trial": 0})
+    log.append({"trial": 1})
+    with log.path.open("a") as file:
+        file.write('{"trial": 2, "wal')
+    found = TrialLog.resume(tmp_path, {"machine_key": "k"})
+    assert (found.head, found.rows) == (HEAD, [{"trial": 0}, {"trial": 1}])
+    found.append({"trial": 2})
+    assert TrialLog.resume(tmp_path, {}).rows == [{"trial": n} for n in range(3)]
+    found.remove()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_search_of_something_else_is_not_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no unfinished tuning"):
+        TrialLog.resume(tmp_path, {})
+    log = TrialLog.begin(tmp_path / "a.jsonl", HEAD)
+    with pytest.raises(UsageError, match="began with machine_key k, now it is other"):
+        TrialLog.resume(tmp_path, {"machine_key": "other"})
+    log.path.write_text("")
+    with pytest.raises(UsageError, match="is empty"):
+        TrialLog.resume(tmp_path, {})
+
+
+def test_a_disk_that_is_full_keeps_the_trials_before(tmp_path: Path) -> None:
+    log = TrialLog.begin(tmp_path / "a.jsonl", HEAD)
+    log.append({"trial": 0})
+    kept = log.path.read_bytes()
+    log.path.unlink()
+    log.path.mkdir()
+    with pytest.raises(EnvironmentProblem, match="go on with --resume"):
+        log.append({"trial": 1})
+    log.path.rmdir()
+    log.path.write_bytes(kept)
+    assert TrialLog.resume(tmp_path, {}).rows == [{"trial": 0}]
 
 
 def test_a_winner_is_read_back_and_only_for_its_model(tmp_path: Path) -> None:
