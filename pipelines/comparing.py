@@ -12,7 +12,7 @@ from rich.table import Table
 
 from pipelines import words
 from pipelines.analysis.comparison import PRACTICAL, Difference, differences, refusal
-from pipelines.analysis.graded import SECONDS, Rows, shared_lines
+from pipelines.analysis.graded import Rows, seconds_of, shared_lines
 from pipelines.database import Database, Row
 from runner.errors import LivekvError, UsageError
 
@@ -63,8 +63,8 @@ def _run(database: Database, name: str) -> Row:
 
 
 def _lines(database: Database, first: str, second: str) -> Rows:
-    one, other = (database.rows(SECONDS, [run_id]) for run_id in (first, second))
-    return shared_lines([*one], [*other])
+    seconds = seconds_of(database, [first, second])
+    return shared_lines(seconds[first], seconds[second])
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +24,11 @@ KEYS: Final = {
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One complete run: its four Arrow tables, and whether its Parquet is committed."""
+    """One complete run: its Arrow tables, and whether its Parquet is committed."""
 
     path: Path
     published: bool
     tables: dict[str, Any]
-
-    @property
-    def order(self) -> tuple[str, str]:
-        """Platform and run id: the order in which runs enter the database."""
-        return self.path.parent.name, self.path.name
 
 
 @dataclass(frozen=True)
@@ -45,35 +39,29 @@ class Skipped:
     reason: str
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Everything found under the run folders: what counts and what does not."""
+def read_runs(published: Path, local: Path | None, skipped: list[Skipped]) -> Iterator[RunFolder]:
+    """Every run under `published` and, beside them, under `local` (None: published only).
 
-    runs: tuple[RunFolder, ...]
-    skipped: tuple[Skipped, ...]
-
-
-def find(published: Path, local: Path | None) -> Sources:
-    """Read every run under `published` and, beside them, under `local` (None: published only).
-
-    A run that lies in both places is counted once, as published.
+    They come by platform and run id, each read when it is asked for: not all fit into memory. A run
+    that lies in both places is counted once, as published. `skipped` gets what does not count, and
+    is complete after the last run.
     """
-    runs: list[RunFolder] = []
-    skipped: list[Skipped] = []
-    seen: set[tuple[str, str]] = set()
-    for root in (published, local):
-        if root is None or not root.is_dir():
-            continue
-        for folder in _run_folders(root):
-            found = _read(folder, root is published, skipped)
-            if found is not None and found.order not in seen:
-                seen.add(found.order)
-                runs.append(found)
+    roots = [root for root in (published, local) if root is not None and root.is_dir()]
+    folders = [(folder, root is published) for root in roots for folder in _run_folders(root)]
+    last = None
+    # A sort that keeps what is equal in its order: published before local.
+    for folder, is_published in sorted(folders, key=lambda one: _order(one[0])):
+        found = _read(folder, is_published, skipped)
+        if found is not None and _order(folder) != last:
+            last = _order(folder)
+            yield found
+    for root in roots:
         skipped.extend(_strays(root))
-    return Sources(
-        tuple(sorted(runs, key=lambda run: run.order)),
-        tuple(sorted(skipped, key=lambda item: str(item.path))),
-    )
+
+
+def _order(folder: Path) -> tuple[str, str]:
+    """Platform and run id."""
+    return folder.parent.name, folder.name
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
@@ -145,9 +133,11 @@ def _check_identity(table: Any, name: str, folder: Path) -> None:
 
 
 def _check_unique(table: Any, name: str) -> None:
-    columns = [table[key].to_pylist() for key in KEYS[name]]
+    keys = KEYS[name]
+    rows = table.group_by(list(keys), use_threads=False).aggregate([([], "count_all")])
+    count = pc.max(rows["count_all"]).as_py() or 0
     # A repeated row would count one measurement twice and narrow the interval.
-    for key, count in Counter(zip(*columns, strict=True)).items():
-        if count > 1:
-            said = ", ".join(f"{k} {v}" for k, v in zip(KEYS[name], key, strict=True))
-            raise RecordError(f"holds {count} rows of {said}: a measurement may count once")
+    if count > 1:
+        first = rows.filter(pc.equal(rows["count_all"], count)).slice(0, 1).to_pylist()[0]
+        said = ", ".join(f"{key} {first[key]}" for key in keys)
+        raise RecordError(f"holds {count} rows of {said}: a measurement may count once")

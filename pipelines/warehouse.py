@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 import pyarrow as pa
@@ -17,10 +17,11 @@ from pipelines.analysis.floor import insert_floors
 from pipelines.analysis.graded import insert_comparisons
 from pipelines.analysis.judging import insert_verdicts
 from pipelines.analysis.predictions import insert_predictions
+from pipelines.analysis.rows import insert_table
 from pipelines.expectations import ExpectationFile, load_expectations
 from pipelines.ledger import Fault, insert_ledger
 from pipelines.paths import Layout
-from pipelines.sources import Skipped, Sources, find
+from pipelines.sources import RunFolder, Skipped, read_runs
 from pipelines.targets import Target, load_targets
 from runner.errors import EnvironmentProblem
 from runner.records import TABLES
@@ -30,6 +31,9 @@ SQL: Final = Path(__file__).parent / "sql"
 # Small blocks and the oldest storage version that has them: 45 KB instead of half a megabyte, and
 # older DuckDB clients can open the file.
 STORAGE: Final = "(STORAGE_VERSION 'v1.4.0', BLOCK_SIZE 16384)"
+
+AT_ONCE: Final = 200_000
+"""Rows that wait for one statement, or those of one run where it has more."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,13 @@ def build_warehouse(layout: Layout, path: Path, *, local: bool = True) -> Wareho
         LedgerError: a ledger is broken; names file and line.
         EnvironmentProblem: the file cannot be written.
     """
-    sources = find(layout.published, layout.local if local else None)
     expectations = load_expectations(layout.data / "expectations")
     targets = load_targets(layout.data / "targets")
     partial = path.with_name(f"{path.name}.building-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.unlink(missing_ok=True)
-        faults = _fill(partial, layout, sources, expectations, targets)
+        built = _fill(partial, path, layout, local, expectations, targets)
         partial.replace(path)
     except (OSError, duckdb.IOException) as error:
         raise EnvironmentProblem(
@@ -68,32 +71,35 @@ def build_warehouse(layout: Layout, path: Path, *, local: bool = True) -> Wareho
     finally:
         partial.unlink(missing_ok=True)
         Path(f"{partial}.wal").unlink(missing_ok=True)
-    n_published = sum(run.published for run in sources.runs)
-    return Warehouse(path, len(sources.runs), n_published, sources.skipped, faults)
+    return built
 
 
 def _fill(
     partial: Path,
+    path: Path,
     layout: Layout,
-    sources: Sources,
+    local: bool,
     expectations: Sequence[ExpectationFile],
     targets: Sequence[Target],
-) -> tuple[Fault, ...]:
+) -> Warehouse:
+    found: list[Skipped] = []
     with duckdb.connect() as con:
         # One thread: rows keep their order, so that two builds hold the same bytes.
         con.execute("set threads = 1")
         con.execute("set timezone = 'UTC'")
         con.execute(f"attach '{str(partial).replace(chr(39), chr(39) * 2)}' as results {STORAGE}")
         con.execute("use results")
-        _insert_runs(con, sources)
-        _insert_skipped(con, layout.root, sources.skipped)
+        runs = read_runs(layout.published, layout.local if local else None, found)
+        n_runs, n_published = _insert_runs(con, runs)
+        skipped = tuple(sorted(found, key=lambda item: str(item.path)))
+        _insert_skipped(con, layout.root, skipped)
         _insert_expectations(con, expectations)
         _insert_targets(con, targets)
         faults = insert_ledger(con, layout)
         _derive(con, expectations)
         con.execute("use memory")
         con.execute("detach results")
-    return faults
+    return Warehouse(path, n_runs, n_published, skipped, faults)
 
 
 def _derive(con: duckdb.DuckDBPyConnection, expectations: Sequence[ExpectationFile]) -> None:
@@ -117,20 +123,39 @@ def _script(con: duckdb.DuckDBPyConnection, name: str) -> None:
     con.execute((SQL / name).read_text(encoding="utf-8"))
 
 
-def _insert_runs(con: duckdb.DuckDBPyConnection, sources: Sources) -> None:
+def _insert_runs(con: duckdb.DuckDBPyConnection, runs: Iterable[RunFolder]) -> tuple[int, int]:
+    """Insert the tables of `runs`; return how many there were, and how many are published."""
+    waiting: dict[str, list[pa.Table]] = {}
     for name, schema in TABLES.items():
         empty = schema.empty_table().append_column("published", pa.array([], pa.bool_()))
-        insert(con, name, empty, create=True)
-        for run in sources.runs:
-            rows = run.tables[name]
+        insert_table(con, name, empty, create=True)
+        waiting[name] = []
+    n_runs = n_published = n_waiting = 0
+    for run in runs:
+        n_runs += 1
+        n_published += run.published
+        for name, rows in run.tables.items():
             flags = pa.array([run.published] * rows.num_rows, pa.bool_())
-            insert(con, name, rows.append_column("published", flags))
+            waiting[name].append(rows.append_column("published", flags))
+            n_waiting += rows.num_rows
+        if n_waiting > AT_ONCE:
+            _insert_waiting(con, waiting)
+            n_waiting = 0
+    _insert_waiting(con, waiting)
+    return n_runs, n_published
+
+
+def _insert_waiting(con: duckdb.DuckDBPyConnection, waiting: dict[str, list[pa.Table]]) -> None:
+    for name, tables in waiting.items():
+        if tables:
+            insert_table(con, name, pa.concat_tables(tables))
+            tables.clear()
 
 
 def _insert_skipped(con: duckdb.DuckDBPyConnection, root: Path, skipped: Sequence[Skipped]) -> None:
     kind = pa.schema([("path", pa.string()), ("reason", pa.string())])
     rows = [{"path": shown(item.path, root), "reason": item.reason} for item in skipped]
-    insert(con, "skipped", pa.Table.from_pylist(rows, schema=kind), create=True)
+    insert_table(con, "skipped", pa.Table.from_pylist(rows, schema=kind), create=True)
 
 
 def shown(path: Path, root: Path) -> str:
@@ -200,14 +225,4 @@ def _insert_targets(con: duckdb.DuckDBPyConnection, targets: Sequence[Target]) -
     fields = [(name, kinds.get(name, pa.string())) for name in Target.model_fields]
     schema = pa.schema([*fields, ("position", pa.int32())])
     rows = [{**target.model_dump(), "position": i} for i, target in enumerate(targets)]
-    insert(con, "targets", pa.Table.from_pylist(rows, schema=schema), create=True)
-
-
-def insert(con: duckdb.DuckDBPyConnection, table: str, rows: Any, *, create: bool = False) -> None:
-    """Insert Arrow `rows` into `table` by column name, creating it first if `create`."""
-    con.register("incoming", rows)
-    try:
-        head = f"create table {table} as" if create else f"insert into {table} by name"
-        con.execute(f"{head} select * from incoming")
-    finally:
-        con.unregister("incoming")
+    insert_table(con, "targets", pa.Table.from_pylist(rows, schema=schema), create=True)

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
-from scipy import stats
 
 from pipelines.analysis.environment import Value, environment_difference
 from pipelines.analysis.ratios import Floats
+from pipelines.analysis.student import welch
 
 PRACTICAL: Final = 0.02
 CONFIDENCE: Final = 0.95
@@ -90,8 +90,8 @@ def _interval(a: Floats, b: Floats, gap: float) -> tuple[float | None, float | N
         return None, None
     if a.std() == 0 and b.std() == 0:
         return gap, gap
-    found = stats.ttest_ind(b, a, equal_var=False).confidence_interval(CONFIDENCE)
-    return float(found.low), float(found.high)
+    found = welch(b, a, CONFIDENCE)
+    return found.low, found.high
 
 
 def _grade(low: float | None, high: float | None) -> Grade:

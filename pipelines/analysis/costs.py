@@ -22,11 +22,15 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipelines.analysis.ratios import Floats
 
 KINDS: Final = ("prefill", "hop", "decode")
 """Kinds of calibration rows, each with a line over depth."""
+
+Tokens = int | NDArray[np.int64]
+"""One number of tokens, or many of shape (n,): then seconds have that shape too."""
 
 
 class Reading(NamedTuple):
@@ -56,10 +60,6 @@ class Line:
     per_depth_s: float
     error: float | None
 
-    def at(self, depth: float) -> float:
-        """Seconds at `depth`."""
-        return self.fixed_s + self.per_depth_s * depth
-
 
 @dataclass(frozen=True)
 class Costs:
@@ -77,34 +77,35 @@ class Costs:
     parts_error: float | None
     """As `Line.error`, of `f` where it was interpolated."""
 
-    def batch_s(self, n_tokens: int, depth: int) -> float:
-        """Seconds of one batch of at most a chunk."""
-        for line in (self.hop, self.chunk):
-            if n_tokens == line.n_tokens:
-                return line.at(depth)
-        at_zero = float(np.interp(n_tokens, self.sizes, self.seconds))
-        return at_zero + self._per_depth_s(n_tokens) * depth
-
     @cached_property
     def lines(self) -> list[Line]:
         """What was measured over depth, one line a size, rising in tokens."""
         found = {line.n_tokens: line for line in (self.step, *self.parts, self.hop, self.chunk)}
         return [found[size] for size in sorted(found)]
 
-    def _per_depth_s(self, n_tokens: int) -> float:
-        lines = self.lines
-        sizes = [line.n_tokens for line in lines]
-        return float(np.interp(n_tokens, sizes, [line.per_depth_s for line in lines]))
-
-    def prefill_s(self, n_tokens: int, depth: int) -> float:
+    def prefill_s(self, n_tokens: Tokens, depth: Tokens) -> Floats:
         """Seconds to compute `n_tokens` behind `depth` tokens in KV, in chunks."""
-        chunk = self.chunk.n_tokens
-        starts = range(0, n_tokens, chunk)
-        return sum(self.batch_s(min(chunk, n_tokens - at), depth + at) for at in starts)
+        chunk = self.chunk
+        full = np.maximum(n_tokens - 1, 0) // chunk.n_tokens
+        # Each full chunk lies a chunk deeper than the one before.
+        depths = full * depth + chunk.n_tokens * (full * (full - 1) // 2)
+        rest = n_tokens - full * chunk.n_tokens
+        last = self._at_zero_s(rest) + self._per_depth_s(rest) * (depth + full * chunk.n_tokens)
+        found: Floats = full * chunk.fixed_s + depths * chunk.per_depth_s + last * (rest > 0)
+        return found
 
-    def decode_s(self, n_steps: int, depth: int) -> float:
+    def decode_s(self, n_steps: Tokens, depth: Tokens) -> Floats:
         """Seconds of `n_steps` single-token steps, the first of them at `depth`."""
-        return n_steps * self.step.at(depth + (n_steps - 1) / 2)
+        middle = depth + (n_steps - 1) / 2
+        return np.asarray(n_steps * (self.step.fixed_s + self.step.per_depth_s * middle), float)
+
+    def _at_zero_s(self, n_tokens: Tokens) -> Floats:
+        return np.asarray(np.interp(n_tokens, self.sizes, self.seconds))
+
+    def _per_depth_s(self, n_tokens: Tokens) -> Floats:
+        sizes = [line.n_tokens for line in self.lines]
+        slopes = [line.per_depth_s for line in self.lines]
+        return np.asarray(np.interp(n_tokens, sizes, slopes))
 
 
 def fit_costs(readings: Sequence[Reading]) -> Costs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Final
@@ -14,6 +13,7 @@ from pipelines.analysis.multiplicity import holm
 from pipelines.analysis.order import ALPHA, order_effect, sentence
 from pipelines.analysis.ratios import summarise
 from pipelines.analysis.replication import Measured, replication
+from pipelines.analysis.rows import insert_rows
 
 PRIMARY: Final = "whole session"
 
@@ -44,17 +44,14 @@ create table replications (
 """
 
 
-def insert_row(con: duckdb.DuckDBPyConnection, table: str, row: Sequence[object]) -> None:
-    """Insert one row of values, in the order of the table's columns."""
-    con.execute(f"insert into {table} values ({', '.join('?' * len(row))})", list(row))
-
-
 def insert_ratios(con: duckdb.DuckDBPyConnection) -> None:
     """Create and fill table ``ratios`` from view ``ratio_inputs``."""
     con.execute(_RATIOS)
+    rows = []
     for *head, base, treat in con.execute("from ratio_inputs").fetchall():
         found = summarise(np.array(base, float), np.array(treat, float))
-        insert_row(con, "ratios", [*head, *asdict(found).values()])
+        rows.append([*head, *asdict(found).values()])
+    insert_rows(con, "ratios", rows)
 
 
 def insert_order_effects(con: duckdb.DuckDBPyConnection) -> None:
@@ -64,8 +61,9 @@ def insert_order_effects(con: duckdb.DuckDBPyConnection) -> None:
     said and flagged; balanced orders keep it out of the ratio, so it gates nothing.
     """
     con.execute(_ORDER_EFFECTS)
-    rows = con.execute("from order_inputs").fetchall()
-    for _, group in groupby(rows, key=lambda row: (row[0], row[2])):
+    rows = []
+    found = con.execute("from order_inputs").fetchall()
+    for _, group in groupby(found, key=lambda row: (row[0], row[2])):
         heads, effects = [], []
         for *head, first, second in group:
             heads.append(head)
@@ -74,17 +72,19 @@ def insert_order_effects(con: duckdb.DuckDBPyConnection) -> None:
         for head, effect, p in zip(heads, effects, adjusted, strict=True):
             said = sentence(effect, p, head[2], head[3])
             flag = None if p is None else p < ALPHA
-            insert_row(con, "order_effects", [*head, *asdict(effect).values(), p, flag, said])
+            rows.append([*head, *asdict(effect).values(), p, flag, said])
+    insert_rows(con, "order_effects", rows)
 
 
 def insert_replications(con: duckdb.DuckDBPyConnection) -> None:
     """Create and fill table ``replications`` from view ``replication_inputs``."""
     con.execute(_REPLICATIONS)
+    rows = []
     for *head, runs, verdicts, blocks in con.execute("from replication_inputs").fetchall():
         measured = [
             Measured(run, verdict, np.array(d, float))
             for run, verdict, d in zip(runs, verdicts, blocks, strict=True)
         ]
         found = replication(measured)
-        row = [*head, runs, len(runs), *asdict(found).values()]
-        insert_row(con, "replications", row)
+        rows.append([*head, runs, len(runs), *asdict(found).values()])
+    insert_rows(con, "replications", rows)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+
+from pipelines.analysis.student import quantile
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def fieller(
     ratios that times cannot have (baseline): neither is an interval, so both are None.
     """
     n = len(base_s)
-    square = float(stats.t.ppf(0.5 + confidence / 2, n - 1)) ** 2 / n
+    square = quantile(confidence, n - 1) ** 2 / n
     base, treat = float(base_s.mean()), float(treat_s.mean())
     ((var_base, cov), (_, var_treat)) = np.cov(base_s, treat_s).tolist()
     a = treat**2 - square * var_treat

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import duckdb
 import numpy as np
 
 from pipelines.analysis.costs import CannotPredict, Costs, Reading, fit_costs
 from pipelines.analysis.ratios import no_interval_reason, t_interval
+from pipelines.analysis.rows import groups, insert_rows, integers
 
 PREFIX: Final = "floor_"
 
@@ -33,8 +34,12 @@ where starts_with(kind, 'floor_') and seconds > 0 order by run_id, block, kind, 
 
 # The least that a hop can take: what is new to a session that keeps its state.
 _TOKENS: Final = """
-select run_id, point, block, n_new + if(hop > 0, 1, 0) as n_fed, n_context, n_generated
-from hops where arm = 'live_kv' order by run_id, point, block, hop
+select h.run_id, h.point, h.block, h.n_new + if(h.hop > 0, 1, 0) as n_fed, h.n_context,
+       h.n_generated
+from hops h
+semi join (select run_id, block from calibration where starts_with(kind, 'floor_')) c
+    using (run_id, block)
+where h.arm = 'live_kv' order by h.run_id, h.point, h.block, h.hop
 """
 
 _WALLS: Final = """
@@ -43,15 +48,7 @@ from arm_blocks b left join disturbed d using (run_id, point, block)
 where b.fault is null and d.disturbance is null order by all
 """
 
-
-class _Hop(NamedTuple):
-    n_fed: int
-    n_context: int
-    n_generated: int
-
-    def least_s(self, costs: Costs) -> float:
-        prefill = costs.prefill_s(self.n_fed, self.n_context - self.n_fed)
-        return prefill + costs.decode_s(self.n_generated - 1, self.n_context)
+_TOKENS_OF_A_HOP: Final = ("n_fed", "n_context", "n_generated")
 
 
 @dataclass(frozen=True)
@@ -94,9 +91,8 @@ def insert_floors(con: duckdb.DuckDBPyConnection) -> None:
         floor_s = least.get((run_id, point, block))
         if floor_s is not None:
             pairs[run_id, point, arm].append((floor_s, wall_s))
-    for key in sorted(pairs):
-        row = [*key, *asdict(above(pairs[key])).values()]
-        con.execute(f"insert into floors values ({', '.join('?' * len(row))})", row)
+    rows = [[*key, *asdict(above(pairs[key])).values()] for key in sorted(pairs)]
+    insert_rows(con, "floors", rows)
 
 
 def _costs(con: duckdb.DuckDBPyConnection) -> dict[tuple[str, int], Costs]:
@@ -116,8 +112,13 @@ def _least(
     con: duckdb.DuckDBPyConnection, costs: Mapping[tuple[str, int], Costs]
 ) -> dict[tuple[str, str, int], float]:
     """Seconds of the floor by run, point and block."""
-    found: dict[tuple[str, str, int], float] = defaultdict(float)
-    for run_id, point, block, *sizes in con.execute(_TOKENS).fetchall():
+    found: dict[tuple[str, str, int], float] = {}
+    table = con.sql(_TOKENS).to_arrow_table()
+    fed, contexts, generated = (integers(table, name) for name in _TOKENS_OF_A_HOP)
+    for (run_id, point, block), at in groups(table, ("run_id", "point", "block")):
         if (run_id, block) in costs:
-            found[run_id, point, block] += _Hop(*sizes).least_s(costs[run_id, block])
-    return dict(found)
+            cost = costs[run_id, block]
+            prefills = cost.prefill_s(fed[at], contexts[at] - fed[at])
+            seconds = prefills + cost.decode_s(generated[at] - 1, contexts[at])
+            found[run_id, point, block] = float(seconds.sum())
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,13 +11,14 @@ import duckdb
 import numpy as np
 
 from pipelines.analysis import verdicts
-from pipelines.analysis.derive import PRIMARY, insert_row
+from pipelines.analysis.derive import PRIMARY
 from pipelines.analysis.gates import Saving, run_gate, saving_gate
 from pipelines.analysis.multiplicity import Pair as Key
 from pipelines.analysis.multiplicity import adjusted_claims
 from pipelines.analysis.parity import Parity, equivalence
 from pipelines.analysis.ratios import Floats, log_ratios, summarise
 from pipelines.analysis.repeat import Repeat, repeats
+from pipelines.analysis.rows import insert_rows
 from pipelines.expectations import ExpectationFile
 from runner.registration import Expectation, Forecast
 
@@ -42,13 +44,13 @@ order by r.platform, r.run_id
 """
 
 _POINTS: Final = """
-select i.point, i.baseline, a.repeats is not null, i.base_s, i.treat_s,
+select i.run_id, i.point, i.baseline, a.repeats is not null, i.base_s, i.treat_s,
        c.within_bound, c.unexplained_share, e.efficiency_low, c.reason
 from ratio_inputs i
 left join arm_rules a on a.arm = i.baseline
 left join closure_points c using (run_id, point, baseline)
 left join ceilings e using (run_id, point, baseline)
-where i.measure = ? and i.run_id = ?
+where i.measure = ?
 """
 
 
@@ -100,18 +102,21 @@ def insert_verdicts(con: duckdb.DuckDBPyConnection, files: Sequence[ExpectationF
     """
     con.execute(_VERDICTS)
     known = {file.digest: file.expectation for file in files}
+    pairs = _pairs(con)
+    rows = []
     for row in con.execute(_RUNS).fetchall():
         run = _Run(*row)
-        for line in _judge_run(run, _pairs(con, run.run_id), known):
-            insert_row(con, "verdicts", [run.run_id, *line])
+        rows += [[run.run_id, *line] for line in _judge_run(run, pairs[run.run_id], known)]
+    insert_rows(con, "verdicts", rows)
 
 
-def _pairs(con: duckdb.DuckDBPyConnection, run_id: str) -> list[_Pair]:
-    rows = con.execute(_POINTS, [PRIMARY, run_id]).fetchall()
-    return [
-        _Pair(p, b, a, np.array(x, float), np.array(t, float), Saving(*saving))
-        for p, b, a, x, t, *saving in rows
-    ]
+def _pairs(con: duckdb.DuckDBPyConnection) -> Mapping[str, list[_Pair]]:
+    """The pairs of every run, in the order of its points."""
+    found: dict[str, list[_Pair]] = defaultdict(list)
+    for run_id, p, b, a, x, t, *saving in con.execute(_POINTS, [PRIMARY]).fetchall():
+        pair = _Pair(p, b, a, np.array(x, float), np.array(t, float), Saving(*saving))
+        found[run_id].append(pair)
+    return found
 
 
 def _judge_run(

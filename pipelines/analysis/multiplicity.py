@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
-from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from pipelines.analysis.ratios import Floats, no_interval_reason
+from pipelines.analysis.student import one_sided_p
 from runner.registration import Expectation, Forecast
 
 Pair = tuple[str, str]
@@ -21,10 +19,14 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
     A missing p stays missing and counts as 1: what could not be tested makes the rest no easier.
     """
-    if len(values) < 2:
-        return list(values)  # nothing to correct, and statsmodels is slow at saying so
-    adjusted = multipletests([1.0 if p is None else p for p in values], method="holm")[1]
-    return [None if p is None else float(q) for p, q in zip(values, adjusted, strict=True)]
+    p = np.array([1.0 if value is None else value for value in values])
+    order = np.argsort(p, kind="stable")
+    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(steps, 1.0)
+    return [
+        None if value is None else q for value, q in zip(values, adjusted.tolist(), strict=True)
+    ]
 
 
 def claim_p(forecast: Forecast, d: Floats) -> float | None:
@@ -36,8 +38,9 @@ def claim_p(forecast: Forecast, d: Floats) -> float | None:
     if no_interval_reason(d) is not None:
         return None
     if forecast.threshold is not None:
-        return _beyond(d, forecast.threshold, "greater")
-    return max(_beyond(d, forecast.low, "greater"), _beyond(d, forecast.high, "less"))
+        return one_sided_p(d, float(np.log(forecast.threshold)), "greater")
+    low, high = np.log([forecast.low, forecast.high]).tolist()
+    return max(one_sided_p(d, low, "greater"), one_sided_p(d, high, "less"))
 
 
 def adjusted_claims(
@@ -59,7 +62,3 @@ def adjusted_claims(
         ]
         found |= dict(zip(pairs, zip(p, holm(p), strict=True), strict=True))
     return found
-
-
-def _beyond(d: Floats, ratio: float, side: Literal["greater", "less"]) -> float:
-    return float(stats.ttest_1samp(d, float(np.log(ratio)), alternative=side).pvalue)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy import stats
 
 from pipelines.analysis.ratios import CONFIDENCE, Floats, no_interval_reason
+from pipelines.analysis.student import welch
 
 ALPHA: Final = 0.05
 
@@ -37,16 +37,9 @@ def order_effect(treatment_first: Floats, baseline_first: Floats) -> OrderEffect
         cause = no_interval_reason(group)
         if cause is not None:
             return OrderEffect(*n, None, None, None, None, f"{name} first: {cause}")
-    found = stats.ttest_ind(treatment_first, baseline_first, equal_var=False)
-    interval = found.confidence_interval(CONFIDENCE)
-    return OrderEffect(
-        *n,
-        effect=float(np.exp(treatment_first.mean() - baseline_first.mean())),
-        low=float(np.exp(interval.low)),
-        high=float(np.exp(interval.high)),
-        p=float(found.pvalue),
-        reason=None,
-    )
+    *interval, p = welch(treatment_first, baseline_first, CONFIDENCE)
+    effect, low, high = np.exp(interval).tolist()
+    return OrderEffect(*n, effect, low, high, p, reason=None)
 
 
 def sentence(found: OrderEffect, p_adjusted: float | None, baseline: str, treatment: str) -> str:

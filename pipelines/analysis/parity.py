@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy import stats
 
 from pipelines.analysis.ratios import Floats, no_interval_reason
+from pipelines.analysis.student import one_sided_p
 
 ALPHA: Final = 0.05
 
@@ -36,9 +36,9 @@ def equivalence(d: Floats, margin: float) -> Parity:
     cause = no_interval_reason(d)
     if cause is not None:
         return Parity(margin, None, shown=False, reason=cause)
-    above = stats.ttest_1samp(d, float(np.log1p(-margin)), alternative="greater").pvalue
-    below = stats.ttest_1samp(d, float(np.log1p(margin)), alternative="less").pvalue
-    p = float(max(above, below))
+    above = one_sided_p(d, float(np.log1p(-margin)), "greater")
+    below = one_sided_p(d, float(np.log1p(margin)), "less")
+    p = max(above, below)
     shown = p < ALPHA
     said = "within" if shown else "not shown to be within"
     ratio = float(np.exp(d.mean()))

@@ -7,7 +7,7 @@ from typing import Final
 import duckdb
 
 from pipelines.analysis.costs import CannotPredict, Costs, Reading, fit_costs
-from pipelines.analysis.derive import insert_row
+from pipelines.analysis.rows import insert_rows
 from pipelines.analysis.session import Loop, session_s
 
 _TABLES: Final = """
@@ -26,16 +26,14 @@ order by run_id, kind, depth, n_tokens, block, repeat
 """
 
 _MEASURED: Final = """
-select b.point, b.arm, any_value(b.n_prefix), any_value(b.n_hops), any_value(b.n_generate),
-       any_value(b.n_result), count(*), avg(b.wall_s)
+select b.run_id, a.state_kept, b.point, b.arm, any_value(b.n_prefix), any_value(b.n_hops),
+       any_value(b.n_generate), any_value(b.n_result), count(*), avg(b.wall_s)
 from arm_blocks b join arm_rules a using (arm)
 left join disturbed d using (run_id, point, block)
-where b.run_id = ? and a.own_engine and a.planted is null and a.repeats is null
+where a.own_engine and a.planted is null and a.repeats is null
     and b.fault is null and d.disturbance is null
-group by b.point, b.arm order by b.point, b.arm
+group by b.run_id, a.state_kept, b.point, b.arm order by b.run_id, b.point, b.arm
 """
-
-_KEPT: Final = "select state_kept from arm_rules where arm = ?"
 
 
 def insert_predictions(con: duckdb.DuckDBPyConnection) -> None:
@@ -45,32 +43,36 @@ def insert_predictions(con: duckdb.DuckDBPyConnection) -> None:
     A run whose calibration cannot be fitted has no rows.
     """
     con.execute(_TABLES)
+    costs = _costs(con)
+    insert_rows(con, "cost_lines", [row for one in costs.items() for row in _line_rows(*one)])
+    insert_rows(con, "cost_parts", [row for one in costs.items() for row in _part_rows(*one)])
+    rows = []
+    for run_id, kept, point, arm, *sizes, n_blocks, measured_s in con.execute(_MEASURED).fetchall():
+        if run_id in costs:
+            predicted_s = session_s(costs[run_id], Loop(*sizes), kept=kept)
+            rows.append([run_id, point, arm, *sizes, n_blocks, measured_s, predicted_s])
+    insert_rows(con, "predictions", rows)
+
+
+def _costs(con: duckdb.DuckDBPyConnection) -> dict[str, Costs]:
     readings: dict[str, list[Reading]] = {}
     for run_id, *reading in con.execute(_READINGS).fetchall():
         readings.setdefault(run_id, []).append(Reading(*reading))
+    costs = {}
     for run_id, found in readings.items():
         try:
-            costs = fit_costs(found)
+            costs[run_id] = fit_costs(found)
         except CannotPredict:
             continue  # said on the run's page, by its blocks
-        _insert_costs(con, run_id, costs)
-        _insert_checks(con, run_id, costs)
+    return costs
 
 
-def _insert_costs(con: duckdb.DuckDBPyConnection, run_id: str, costs: Costs) -> None:
+def _line_rows(run_id: str, costs: Costs) -> list[list[object]]:
     parts = (("part", line) for line in costs.parts)
-    for kind, line in (
-        ("chunk", costs.chunk), ("hop", costs.hop), ("step", costs.step), *parts
-    ):  # fmt: skip
-        insert_row(con, "cost_lines", [run_id, kind, line.n_tokens, line.fixed_s, line.per_depth_s])
-    for size, seconds in zip(costs.sizes.tolist(), costs.seconds.tolist(), strict=True):
-        insert_row(con, "cost_parts", [run_id, int(size), seconds])
+    named = (("chunk", costs.chunk), ("hop", costs.hop), ("step", costs.step), *parts)
+    return [[run_id, kind, one.n_tokens, one.fixed_s, one.per_depth_s] for kind, one in named]
 
 
-def _insert_checks(con: duckdb.DuckDBPyConnection, run_id: str, costs: Costs) -> None:
-    for point, arm, *sizes, n_blocks, measured_s in con.execute(_MEASURED, [run_id]).fetchall():
-        ((kept,),) = con.execute(_KEPT, [arm]).fetchall()
-        predicted_s = session_s(costs, Loop(*sizes), kept=kept)
-        insert_row(
-            con, "predictions", [run_id, point, arm, *sizes, n_blocks, measured_s, predicted_s]
-        )
+def _part_rows(run_id: str, costs: Costs) -> list[list[object]]:
+    sizes = zip(costs.sizes.tolist(), costs.seconds.tolist(), strict=True)
+    return [[run_id, int(size), seconds] for size, seconds in sizes]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -10,11 +12,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pipelines.analysis.fieller import Fieller, fieller
+from pipelines.analysis.student import quantile
 
 CONFIDENCE: Final = 0.95
 
 # All 2^n signs are tried up to 13 blocks; beyond, as many of them as this, by a fixed seed.
 SIGN_FLIPS: Final = 9999
+_EXACT: Final = 13
 _SIGN_FLIP_SEED: Final = 20261201
 
 Floats = NDArray[np.float64]
@@ -108,7 +112,7 @@ def t_interval(values: Floats, confidence: float = CONFIDENCE) -> tuple[float | 
     if no_interval_reason(values) is not None:
         return None, None
     n = len(values)
-    half = float(stats.t.ppf(0.5 + confidence / 2, n - 1)) * float(values.std(ddof=1)) / n**0.5
+    half = quantile(confidence, n - 1) * float(values.std(ddof=1)) / n**0.5
     return float(values.mean()) - half, float(values.mean()) + half
 
 
@@ -116,10 +120,22 @@ def median_interval(d: Floats) -> tuple[float | None, float | None]:
     """Exact distribution-free interval of the median of `d`; (None, None) under six blocks."""
     if no_interval_reason(d) is not None:
         return None, None
+    ranks = _median_ranks(len(d))
+    if ranks is None:
+        return None, None
+    low, high = np.sort(d)[[*ranks]].tolist()
+    return low, high
+
+
+@cache
+def _median_ranks(n: int) -> tuple[int, int] | None:
+    """Which of `n` sorted values end the interval: that depends on their number alone."""
     # The stubs say float; scipy gives a named pair.
-    found: Any = stats.quantile_test(d, q=0.0, p=0.5).confidence_interval(CONFIDENCE)
-    low, high = float(found.low), float(found.high)
-    return (low, high) if np.isfinite(low) and np.isfinite(high) else (None, None)
+    found: Any = stats.quantile_test(np.arange(n, dtype=float), q=0.0, p=0.5).confidence_interval(
+        CONFIDENCE
+    )
+    ends = float(found.low), float(found.high)
+    return (int(ends[0]), int(ends[1])) if np.isfinite(ends).all() else None
 
 
 def total_interval(base_s: Floats, treat_s: Floats) -> Fieller:
@@ -135,14 +151,19 @@ def sign_flip_p(d: Floats) -> float | None:
     """
     if no_interval_reason(d) is not None:
         return None
-    found = stats.permutation_test(
-        (d,),
-        np.mean,
-        permutation_type="samples",
-        n_resamples=SIGN_FLIPS,
-        rng=np.random.default_rng(_SIGN_FLIP_SEED),
-    )
-    return float(found.pvalue)
+    observed = abs(float(d.mean()))
+    means = np.abs(_signs(len(d)) @ d) / len(d)
+    # What is equal must not be parted by rounding.
+    return float(np.mean(means >= observed * (1 - 1e-12)))
+
+
+@lru_cache(maxsize=16)
+def _signs(n: int) -> Floats:
+    """Labellings of `n` blocks, shape (labellings, n), 1 or -1; the measured one is among them."""
+    if n <= _EXACT:
+        return np.array(list(product((1.0, -1.0), repeat=n)))
+    drawn = np.random.default_rng(_SIGN_FLIP_SEED).choice((1.0, -1.0), size=(SIGN_FLIPS, n))
+    return np.vstack([np.ones(n), drawn])
 
 
 def _exp(value: float | None) -> float | None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy import stats
 
 from pipelines.analysis.multiplicity import holm
 from pipelines.analysis.parity import Parity, equivalence
 from pipelines.analysis.ratios import Floats, no_interval_reason
+from pipelines.analysis.student import two_sided_p
 
 ALPHA: Final = 0.05
 
@@ -56,4 +56,4 @@ def repeats(measured: Mapping[str, Floats], margin: float) -> dict[str, Repeat]:
 def _p(d: Floats) -> float | None:
     if no_interval_reason(d) is not None:
         return None
-    return float(stats.ttest_1samp(d, 0.0).pvalue)
+    return two_sided_p(d)

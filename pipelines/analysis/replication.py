@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-from scipy import stats
 
-from pipelines.analysis.ratios import Floats
+from pipelines.analysis.ratios import CONFIDENCE, Floats
+from pipelines.analysis.student import welch
 
 ALPHA: Final = 0.05
 PRACTICAL: Final = 0.01
@@ -67,8 +67,7 @@ def replication(runs: Sequence[Measured]) -> Replication:
 
 
 def _compare(newest: Measured, earlier: Measured) -> Replication:
-    gap = float(newest.d.mean() - earlier.d.mean())
-    p = float(stats.ttest_ind(newest.d, earlier.d, equal_var=False).pvalue)
+    gap, _, _, p = welch(newest.d, earlier.d, CONFIDENCE)
     near = p >= ALPHA or abs(gap) <= float(np.log1p(PRACTICAL))
     agree = near and newest.verdict == earlier.verdict
     state: State = "replicated" if agree else "disagree"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from pipelines.analysis.costs import Costs
 
 
@@ -29,9 +31,9 @@ def session_s(costs: Costs, loop: Loop, *, kept: bool) -> float:
     The last token of a turn is computed with what comes next: a hop that keeps its KV feeds one
     token more than the result, and a turn of g tokens takes g - 1 decode steps.
     """
-    total = 0.0
-    for hop, context in enumerate(loop.contexts()):
-        fed = loop.result + 1 if kept and hop else context
-        total += costs.prefill_s(fed, context - fed)
-        total += costs.decode_s(loop.generate - 1, context)
-    return total
+    contexts = np.array([*loop.contexts()])
+    fed = contexts.copy()
+    if kept:
+        fed[1:] = loop.result + 1
+    seconds = costs.prefill_s(fed, contexts - fed) + costs.decode_s(loop.generate - 1, contexts)
+    return float(seconds.sum())

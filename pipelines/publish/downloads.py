@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import struct
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,6 @@ import pyarrow.parquet as pq
 
 from pipelines.database import Row
 from pipelines.paths import Layout
-from pipelines.sources import find
 from pipelines.warehouse import build_warehouse
 from runner.errors import EnvironmentProblem
 from runner.records import TABLES
@@ -29,25 +29,40 @@ def write_downloads(layout: Layout, staged: Path) -> tuple[Row, ...]:
     """Lay the files into ``downloads/`` of the staged site; return path, what, bytes, sha256."""
     folder = staged / "downloads"
     folder.mkdir(parents=True, exist_ok=True)
-    database = build_warehouse(layout, folder / "results.duckdb", local=False).path
+    database = _published(layout, folder / "results.duckdb")
     fix_identity(database)
     files = [
         (database, "every published run and all that is derived from it"),
         (_ratios(database, folder), "every ratio with its run, platform and model"),
     ]
-    for run in find(layout.published, None).runs:
+    for platform, run_id in _runs(database):
+        place = folder / platform / run_id
+        place.mkdir(parents=True)
         for name in TABLES:
-            source = run.path / f"{name}.parquet"
+            source = layout.published / platform / run_id / f"{name}.parquet"
             if not source.exists():
                 continue  # the run is older than the table
-            target = folder / run.path.parent.name / run.path.name / source.name
-            target.parent.mkdir(parents=True, exist_ok=True)
+            target = place / source.name
             target.write_bytes(source.read_bytes())
-            files.append((target, f"{name} of run {run.path.name}, {run.path.parent.name}"))
+            files.append((target, f"{name} of run {run_id}, {platform}"))
     rows = tuple(_row(path, what, staged) for path, what in files)
     sums = "".join(f"{row['sha256']}  {row['path'].split('/', 1)[1]}\n" for row in rows)
     (folder / "SHA256SUMS").write_text(sums, encoding="utf-8")
     return rows
+
+
+def _published(layout: Layout, target: Path) -> Path:
+    """The database of the published runs: the site's own, where nothing local is in it."""
+    if layout.local.is_dir():
+        return build_warehouse(layout, target, local=False).path
+    shutil.copyfile(layout.database, target)
+    return target
+
+
+def _runs(database: Path) -> list[tuple[str, str]]:
+    with duckdb.connect(str(database), read_only=True) as con:
+        found = con.execute("select platform, run_id from run order by all").fetchall()
+    return [(platform, run_id) for platform, run_id in found]
 
 
 _RATIOS: Final = """

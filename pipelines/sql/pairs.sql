@@ -25,7 +25,7 @@ insert into arm_rules values
 -- must then have reused 99 % of what is shared, or it was not set up well; and nothing at first, or
 -- it was not emptied before. What it computed beyond the script's tokens is n_extra.
 -- An arm without a rule has no receipt, and no receipt never holds.
-create or replace table receipts as
+create or replace view receipts as
 select
     h.run_id, h.point, h.block, h.arm, h.hop,
     h.n_new, h.n_context, h.n_generated, h.n_evaluated, h.n_reused, h.n_shared,
@@ -44,6 +44,7 @@ from hops h
 left join arm_rules a using (arm);
 
 -- One row an arm and block: its own fault, if it has one, and sums over the turns after a tool result.
+-- `digests`: one number for all its ids, to be compared within this database only.
 create or replace table arm_blocks as
 with hop_sums as (
     select
@@ -53,7 +54,8 @@ with hop_sums as (
         max(hop) as last_hop,
         sum(ttft_s) filter (hop > 0) as ttft_after_tool_s,
         min(n_generated) as n_generated_min,
-        max(n_generated) as n_generated_max
+        max(n_generated) as n_generated_max,
+        sum(hash(hop, digest_in, digest_out)) as digests
     from hops group by all
 ),
 broken as (
@@ -70,6 +72,7 @@ broken as (
 select
     b.*,
     s.ttft_after_tool_s,
+    s.digests,
     case
         when b.status <> 'ok' then format('{} is {}: {}', b.arm, b.status, coalesce(b.reason, 'no reason recorded'))
         when b.wall_s is null or b.ttft_s is null or b.prefill_s is null or b.decode_s is null
@@ -88,16 +91,24 @@ from blocks b
 left join hop_sums s using (run_id, point, block, arm)
 left join broken k using (run_id, point, block, arm);
 
--- The first hop at which two arms did not do the same work, token for token.
+-- The first hop at which two arms did not do the same work, token for token. Looked for only where
+-- the sums of all their digests differ: hop against hop is the dearest question of all.
 create or replace table digest_faults as
+with suspects as (
+    select t.run_id, t.point, t.block, b.arm as baseline
+    from arm_blocks t
+    join arm_blocks b on b.run_id = t.run_id and b.point = t.point and b.block = t.block
+        and b.arm <> t.arm
+    where t.arm = 'live_kv' and t.digests <> b.digests
+)
 select
-    t.run_id, t.point, t.block, b.arm as baseline,
+    s.run_id, s.point, s.block, s.baseline,
     min(t.hop) as hop
-from hops t
-join hops b on b.run_id = t.run_id and b.point = t.point and b.block = t.block
-    and b.hop = t.hop and b.arm <> t.arm
-where t.arm = 'live_kv'
-    and (t.digest_in <> b.digest_in or t.digest_out <> b.digest_out)
+from suspects s
+join hops t on t.run_id = s.run_id and t.point = s.point and t.block = s.block and t.arm = 'live_kv'
+join hops b on b.run_id = s.run_id and b.point = s.point and b.block = s.block
+    and b.arm = s.baseline and b.hop = t.hop
+where t.digest_in <> b.digest_in or t.digest_out <> b.digest_out
 group by all;
 
 -- A disturbed machine voids the block for every arm, by limits the expectation fixed beforehand.

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from checkout import make_checkout
@@ -30,6 +29,7 @@ from synthetic import World, calibration, write_run
 
 from pipelines.paths import Layout
 from pipelines.publish.serve import make_server
+from runner.catalog import Point
 from runner.paths import ROOT
 
 BUILD: Final = (
@@ -44,6 +44,8 @@ WAREHOUSE: Final = (
 )
 N_RUNS: Final = 1000
 N_HOPS: Final = 10_000_000
+N_LARGE: Final = 100
+"""Runs that those hops are spread over."""
 
 
 @dataclass(frozen=True)
@@ -90,25 +92,28 @@ def builds(work: Path) -> Iterator[Found]:
 
 
 def warehouse(work: Path) -> Iterator[Found]:
-    """Ten million hop rows: one run whose hops are there again and again, as other blocks."""
+    """Ten million hop rows: a run of long loops, there again and again under other names."""
     layout = make_checkout(work / "large")
-    folder = write_run(layout.published, World(run_id="20270101T000000Z-large", n_blocks=10))
-    copies = -(-N_HOPS // pq.read_metadata(folder / "hops.parquet").num_rows)
-    for name in ("hops", "blocks"):
-        path = folder / f"{name}.parquet"
-        table = pq.read_table(path)
-        with pq.ParquetWriter(path, table.schema) as writer:
-            for copy in range(copies):
-                writer.write_table(_shifted(table, 10 * copy))
+    loop = Point(prefix=363, hops=N_HOPS // N_LARGE // 20 - 1)
+    world = World(run_id="20270101T000000Z-large", n_blocks=10, points=(loop,))
+    world.calibration = calibration(world)
+    folder = write_run(layout.published, world)
+    for number in range(1, N_LARGE):
+        _copy_run(folder, folder.with_name(f"20270101T{number:06d}Z-large"))
+    n_rows = pq.read_metadata(folder / "hops.parquet").num_rows * N_LARGE
     took, peak = timed(WAREHOUSE, str(layout.root))
-    yield Found(f"warehouse of {N_HOPS:,} hop rows", 30, took)
+    yield Found(f"warehouse of {n_rows:,} hop rows", 30, took)
     yield Found("its memory", 2, peak, "GiB")
 
 
-def _shifted(table: pa.Table, by: int) -> pa.Table:
-    place = table.schema.get_field_index("block")
-    moved = pa.array(np.asarray(table["block"]) + by, pa.int32())
-    return table.set_column(place, table.schema.field(place), moved)
+def _copy_run(source: Path, target: Path) -> None:
+    target.mkdir()
+    for path in source.iterdir():
+        table = pq.read_table(path)
+        place = table.schema.get_field_index("run_id")
+        named = pa.array([target.name] * table.num_rows, pa.string())
+        field = table.schema.field(place)
+        pq.write_table(table.set_column(place, field, named), target / path.name)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from faults import FakeClock
 
@@ -115,7 +116,7 @@ def test_a_kernel_that_changes_with_the_rows_of_a_batch_is_seen() -> None:
         found.append(Reading("prefill", depth + 538, part, machine(part, depth + 538)))
     costs = fit_costs(found)
     for n_tokens in (1, 7, 25, 48, 80, 100, 300, 512):
-        assert costs.batch_s(n_tokens, 3000) == pytest.approx(machine(n_tokens, 3000))
+        assert costs.prefill_s(n_tokens, 3000) == pytest.approx(machine(n_tokens, 3000))
 
 
 def test_every_row_says_its_size_and_the_depth_it_started_at() -> None:
@@ -205,11 +206,11 @@ def test_it_predicts_what_the_arms_take(point: Point) -> None:
         meter = Meter(clock)
         host = EngineHost(backend, clock)
         ARMS[arm]().run(host, build_script(point, backend, 11), meter)
-        predicted = 0.0
+        predicted = np.zeros(())
         for reading in meter.readings:
             turn = reading.turn
-            predicted += costs.prefill_s(turn.n_context - turn.n_reused, turn.n_reused)
-            predicted += costs.decode_s(turn.n_generated - 1, turn.n_context)
+            predicted = predicted + costs.prefill_s(turn.n_context - turn.n_reused, turn.n_reused)
+            predicted = predicted + costs.decode_s(turn.n_generated - 1, turn.n_context)
         assert predicted == pytest.approx(meter.wall_s)
 
 

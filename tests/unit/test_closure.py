@@ -85,7 +85,9 @@ def measured() -> list[Reading]:
 @pytest.mark.parametrize("n_tokens", [1, 7, 25, 83, 363, 419, 512])
 @pytest.mark.parametrize("depth", [0, 100, 1024, 4096])
 def test_a_batch_costs_what_it_cost_where_costs_are_linear(n_tokens: int, depth: int) -> None:
-    assert fit_costs(measured()).batch_s(n_tokens, depth) == pytest.approx(machine(n_tokens, depth))
+    assert fit_costs(measured()).prefill_s(n_tokens, depth) == pytest.approx(
+        machine(n_tokens, depth)
+    )
 
 
 def test_a_long_prompt_is_full_chunks_and_a_last_one() -> None:
@@ -125,7 +127,7 @@ def test_a_kind_that_is_missing_is_named(kind: str) -> None:
 def test_the_middle_of_repeats_counts() -> None:
     repeated = [Reading("prefill", 0, 16, seconds) for seconds in (0.07, 9.0, 0.06)]
     rest = [one for one in measured() if one.n_tokens != 16]
-    assert fit_costs([*repeated, *rest]).batch_s(16, 0) == pytest.approx(0.07)
+    assert fit_costs([*repeated, *rest]).prefill_s(16, 0) == pytest.approx(0.07)
 
 
 @settings(max_examples=50, deadline=None)

@@ -15,10 +15,10 @@ import pytest
 from ledgers import MACHINE, ledger_of, lines_of, measure, opening, put, start_run
 from synthetic import World, write_run
 
+from pipelines.analysis.rows import insert_table
 from pipelines.ledger import Fault, insert_ledger
 from pipelines.paths import Layout
-from pipelines.sources import find
-from pipelines.warehouse import insert
+from pipelines.sources import read_runs
 from runner.entries import LedgerError
 from runner.errors import EnvironmentProblem, UsageError
 from runner.ledger import file_digests
@@ -191,11 +191,11 @@ def load(con: duckdb.DuckDBPyConnection, root: Path) -> tuple[Fault, ...]:
     schema = TABLES["run"].append(pa.field("published", pa.bool_()))
     rows = [
         run.tables["run"].append_column("published", pa.array([run.published]))
-        for run in find(layout.published, layout.local).runs
+        for run in read_runs(layout.published, layout.local, [])
     ]
-    insert(con, "run", schema.empty_table(), create=True)
+    insert_table(con, "run", schema.empty_table(), create=True)
     for row in rows:
-        insert(con, "run", row)
+        insert_table(con, "run", row)
     return insert_ledger(con, layout)
 
 
