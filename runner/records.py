@@ -326,7 +326,7 @@ def read_table(path: Path) -> pa.Table:
         RecordError: not a livekv Parquet file, half written, or of an unknown schema version.
     """
     try:
-        table = pq.read_table(path, partitioning=None)
+        table = pq.ParquetFile(path).read()
     except (pa.ArrowInvalid, OSError) as error:
         raise RecordError(f"{path} is not a readable Parquet file: {error}") from error
     version = _version(table, path)
