@@ -35,6 +35,7 @@ VARIABLES: Final = (
 )
 _SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 _HERE: Final = Path("/")
+_GENERATION: Final = {"family": "cpu family", "model": "model", "stepping": "stepping"}
 _GPU_QUERY: Final = ("--query-gpu=name,driver_version", "--format=csv,noheader")
 _GPU_TIMEOUT_S: Final = 20.0
 
@@ -77,11 +78,21 @@ def operating_system() -> str:
 
 
 def cpu_name(root: Path = _HERE) -> str:
-    """The processor's model name, or its architecture where the system does not tell."""
+    """The processor's model name, or its architecture where the system does not tell.
+
+    A hypervisor may name a family of products (``AMD EPYC``) whose generations differ in speed
+    and instructions; a name without a number is followed by what tells them apart.
+    """
     if platform.system() == "Darwin":
         return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
-    named = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or platform.machine()
+    told = dict(
+        re.findall(r"^([a-z ]+?)\s*:\s*(.+?)\s*$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    )
+    named = told.get("model name")
+    if named is None:
+        return platform.processor() or platform.machine()
+    apart = [f"{name} {told[key]}" for name, key in _GENERATION.items() if key in told]
+    return named if re.search(r"\d", named) or not apart else f"{named} ({', '.join(apart)})"
 
 
 def gpu_facts() -> tuple[str | None, str | None]:

@@ -142,6 +142,21 @@ def test_cpu_name(tmp_path: Path) -> None:
     assert machine.cpu_name(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("given_name", "name"),
+    [
+        ("AMD EPYC", "AMD EPYC (family 25, model 17, stepping 1)"),
+        ("AMD EPYC 9654 96-Core Processor", "AMD EPYC 9654 96-Core Processor"),
+    ],
+)
+def test_a_name_that_many_generations_share_tells_which(
+    tmp_path: Path, given_name: str, name: str
+) -> None:
+    told = f"cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: {given_name}\nstepping\t: 1\n"
+    write(tmp_path, "proc/cpuinfo", told)
+    assert machine.cpu_name(tmp_path) == name
+
+
 # --- cores and threads
 
 
