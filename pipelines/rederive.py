@@ -31,6 +31,8 @@ from runner.errors import EnvironmentProblem, LivekvError
 KEYS: Final = ("run_id", "point", "baseline", "measure")
 # Another processor may round the last digit of a quantile; no figure is shown to nine.
 TOLERANCE: Final = 1e-9
+# So the record keeps fewer digits: what a run adds to it is new rows, on whatever machine.
+_DIGITS: Final = 12
 
 _FIGURES: Final = """
 select q.run_id, q.point, q.baseline, q.measure, q.n_blocks, q.ratio, q.low, q.high,
@@ -87,11 +89,16 @@ def rederive_all(layout: Layout, console: Console, *, update: bool = False) -> N
 
 
 def figures(database: Database) -> list[dict[str, str]]:
-    """Every published figure as text that gives the same number back, ordered by its keys."""
+    """Every published figure as text of `_DIGITS` significant digits, ordered by its keys."""
     return [
-        {name: "" if value is None else str(value) for name, value in row.items()}
-        for row in database.rows(_FIGURES)
+        {name: _text_of(value) for name, value in row.items()} for row in database.rows(_FIGURES)
     ]
+
+
+def _text_of(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.{_DIGITS}g}"
+    return "" if value is None else str(value)
 
 
 def write_record(path: Path, found: list[dict[str, str]]) -> None:
